@@ -2,6 +2,7 @@
 #   make demo     create the environment, run `directgp compare` on three problems
 #   make test     create the environment, run every check
 #   make docs     create the environment, install Sphinx, build the pages
+#   make build    write the sdist and the wheel to dist/; `make smoke` tries the wheel
 
 PYTHON ?= python3
 WORKERS ?= 2
@@ -18,8 +19,12 @@ VENV_PEERS := .venv-peers
 VENV_GPJAX := .venv-gpjax
 VENV_DEFAULTS := .venv-defaults
 VENV_AUDIT := .venv-audit
+VENV_RELEASE := .venv-release
+VENV_OLDEST := .venv-oldest
+VENV_NEWEST := .venv-newest
 # Environment of atheris, which needs clang where there is no wheel of it.
 VENV_FUZZ := .venv-fuzz
+INSTALLED_RELEASE := $(VENV_RELEASE)/.installed
 INSTALLED_PEERS := $(VENV_PEERS)/.installed
 INSTALLED_GPJAX := $(VENV_GPJAX)/.installed
 INSTALLED_DEFAULTS := $(VENV_DEFAULTS)/.installed
@@ -31,9 +36,21 @@ DEMO_METHODS := --methods elbo,log-joint,log-fixed,elbo-basic,mean,linear,boosti
 # One thread per test worker: more threads would compete for the same cores. The tests of one
 # file share fixtures, so they run in one worker.
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/pytest -n $(WORKERS) --dist loadfile
+# Tests for other versions of the libraries: those of parts that call them most, in some minutes.
+VERSION_TESTS := tests/unit/estimators tests/unit/likelihoods tests/unit/persistence \
+  tests/unit/posteriors tests/unit/datasets tests/unit/reports tests/unit/interop/test_gpytorch_adapted.py tests/unit/test_io.py \
+  tests/unit/test_plots.py tests/unit/training/test_train.py tests/unit/training/test_train_stream.py \
+  tests/estimators/test_fits.py tests/estimators/test_saving.py tests/estimators/test_plot_methods.py \
+  tests/frozen/test_files.py tests/cli/test_fit.py tests/cli/test_predict.py
+VERSION_EXTRAS := cli,excel,export
+# Tools of the tests, in the versions of constraints.txt whatever the versions of the libraries.
+TEST_TOOLS := beartype|hypothesis|markdown-it-py|mpmath|pytest|pytest-timeout|pytest-xdist
+# Torch of `make test-newest` if not the newest, such as TORCH=torch==2.13.0.
+TORCH ?= torch
 
-.PHONY: demo examples test test-slow test-browser lint format bench bench-optimum bench-scale \
-  bench-rules bench-accuracy bench-training bench-defaults bench-latents bench-all bench-cost \
+.PHONY: demo examples test pytest test-slow test-browser test-oldest test-newest build smoke lint \
+  format bench bench-optimum bench-scale bench-rules bench-accuracy bench-training bench-defaults \
+  bench-latents bench-all bench-cost bench-export \
   campaign campaign-fuzz audit docs linkcheck clean
 
 demo: $(INSTALLED)
@@ -51,7 +68,9 @@ examples: $(INSTALLED)
 	  echo "$$script"; OMP_NUM_THREADS=1 $(BIN)/python $$script || exit 1; echo; \
 	done
 
-test: lint
+test: lint pytest
+
+pytest: $(INSTALLED)
 	$(PYTEST)
 
 test-slow: $(INSTALLED)
@@ -65,6 +84,37 @@ test-browser: $(INSTALLED_BROWSER)
 	else echo "No browser was found or could be installed: the report was not tested." >&2; \
 	  DIRECTGP_NO_BROWSER=1 $(PYTEST) -m browser tests/browser; \
 	fi
+
+# The oldest versions that pyproject.toml allows. Newer libraries call old ones in ways that they
+# warn of, and jaxtyping's plugin for pytest was another one: warnings and shapes are not checked.
+test-oldest: $(INSTALLED_RELEASE)
+	$(PYTHON) -m venv --clear $(VENV_OLDEST)
+	$(VENV_RELEASE)/bin/uv pip install --python $(VENV_OLDEST)/bin/python --resolution lowest-direct \
+	  -e '.[$(VERSION_EXTRAS)]' 'pandas>=2.2' 'polars>=1.0' $$(grep -E '^($(TEST_TOOLS))==' constraints.txt)
+	$(call test_versions,$(VENV_OLDEST))
+
+test-newest: $(INSTALLED_RELEASE)
+	$(PYTHON) -m venv --clear $(VENV_NEWEST)
+	$(VENV_RELEASE)/bin/uv pip install --python $(VENV_NEWEST)/bin/python $(TORCH) \
+	  -e '.[$(VERSION_EXTRAS)]' pandas polars $$(grep -E '^($(TEST_TOOLS))==' constraints.txt)
+	$(call test_versions,$(VENV_NEWEST))
+
+define test_versions
+$(VENV_RELEASE)/bin/uv pip list --python $(1)/bin/python
+OMP_NUM_THREADS=1 $(1)/bin/pytest -n $(WORKERS) --dist loadfile -p no:cacheprovider \
+  -o addopts="--import-mode=importlib --strict-markers -m 'not slow and not browser'" \
+  -W ignore::DeprecationWarning $(VERSION_TESTS)
+endef
+
+# The wheel is built from the sdist, so this checks that the sdist is complete.
+build: $(INSTALLED_RELEASE)
+	rm -rf dist
+	$(VENV_RELEASE)/bin/python -m build --quiet
+	$(VENV_RELEASE)/bin/twine check --strict dist/*
+
+# The wheel in a new environment, without extras and then with [cli].
+smoke: build
+	$(PYTHON) tools/smoke.py dist -c $(CURDIR)/constraints.txt
 
 lint: $(INSTALLED)
 	$(BIN)/ruff format --check .
@@ -134,6 +184,10 @@ bench-all: $(INSTALLED)
 bench-cost: $(INSTALLED)
 	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.cost
 
+# Error, size and latency of exported models.
+bench-export: $(INSTALLED)
+	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.export
+
 # Attacks on the program; a second call does what is missing. One of them, or more of it:
 #   python -m campaign --help
 campaign: $(INSTALLED)
@@ -176,6 +230,12 @@ $(INSTALLED): pyproject.toml constraints.txt requirements.lock | $(BIN)/python
 	$(BIN)/python -m pip install --no-deps --no-build-isolation -e .
 	touch $@
 
+# Tools of a release.
+$(INSTALLED_RELEASE): Makefile
+	$(PYTHON) -m venv $(VENV_RELEASE)
+	$(VENV_RELEASE)/bin/python -m pip install --quiet 'build>=1.2' 'twine>=6.1' 'uv>=0.9'
+	touch $@
+
 # Apart from the rest: only `make docs` needs these.
 $(INSTALLED_DOCS): $(INSTALLED)
 	$(BIN)/python -m pip install -c constraints.txt -e '.[docs]'
@@ -201,7 +261,7 @@ $(INSTALLED_GPJAX): benchmarks/peers/requirements-gpjax.txt
 $(INSTALLED_FUZZ): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV_FUZZ)
 	$(VENV_FUZZ)/bin/python -m pip install -c constraints.txt torch
-	$(VENV_FUZZ)/bin/python -m pip install -c constraints.txt -e '.[excel]' pandas atheris==3.0.0
+	$(VENV_FUZZ)/bin/python -m pip install -c constraints.txt -e '.[cli,excel]' pandas atheris==3.0.0
 	touch $@
 
 # xgboost-distribution asks for the xgboost that includes GPU code; xgboost-cpu is the same without.

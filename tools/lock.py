@@ -7,7 +7,7 @@ different places, with different sums.
 import subprocess
 from pathlib import Path
 
-EXTRAS = ("botorch", "cluster", "dev", "excel")
+EXTRAS = ("all", "dev")
 """What the Makefile installs for `demo` and `test`."""
 
 LEFT_OUT = ("torch==", "triton==", "nvidia-", "cuda-")

@@ -4,9 +4,10 @@ A message says what is wrong, what is allowed, what was given, and what to do.
 """
 
 from collections.abc import Mapping, Sequence
+from importlib.util import find_spec
 from typing import Any, NamedTuple, NoReturn
 
-from directgp.text import first_problems, visible
+from directgp.text import first_problems, joined, visible
 
 
 class DirectGPError(Exception):
@@ -72,7 +73,7 @@ class MissingExtraError(DirectGPError, ImportError):
     """A library of an optional extra is not installed."""
 
     def __init__(self, who: str, library: str, extra: str) -> None:
-        super().__init__(f"{who} needs {library}: pip install 'directgp[{extra}]'.")
+        super().__init__(f"{who} needs {library}. Run: pip install 'directgp[{extra}]'.")
 
 
 class DirectGPWarning(UserWarning):
@@ -94,6 +95,13 @@ def cause_of(error: Exception) -> str:
     # Cut first: a text of a file may be large.
     short = " ".join(text[: 2 * _MAX_CAUSE].split())
     return (short if len(short) <= _MAX_CAUSE else f"{short[:_MAX_CAUSE]}…").rstrip(".")
+
+
+def require_extra(who: str, extra: str, *libraries: str) -> None:
+    """Raise `MissingExtraError` unless these libraries of an optional extra are installed."""
+    missing = [library for library in libraries if find_spec(library) is None]
+    if missing:
+        raise MissingExtraError(who, joined(missing), extra)
 
 
 def refuse(who: str, allowed: str, got: object, remedy: str = "") -> NoReturn:

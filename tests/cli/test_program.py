@@ -5,13 +5,13 @@ import os
 import re
 import subprocess
 import sys
-from importlib.metadata import version
 from pathlib import Path
 
 import pytest
 from rich.table import Table
 from rich.text import Text
 
+import directgp
 from directgp.cli import terminal
 from directgp.cli.main import COMMANDS, app
 from directgp.cli.terminal import Terminal, WrongUsageError, reporting_errors, sentence
@@ -76,7 +76,7 @@ def test_panels_are_in_order() -> None:
 
 
 def test_version() -> None:
-    assert run("--version").out == f"directgp {version('directgp')}\n"
+    assert run("--version").out == f"directgp {directgp.__version__}\n"
 
 
 def test_pipes_get_no_control_codes(trained: Path, tmp_path: Path) -> None:

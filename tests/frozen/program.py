@@ -1,9 +1,8 @@
-"""The command line in this process, found by its entry point."""
+"""The command line in this process."""
 
 import sys
 from dataclasses import dataclass
 from importlib import import_module
-from importlib.metadata import entry_points
 from typing import Any
 from unittest import mock
 
@@ -22,8 +21,7 @@ class Answer:
 
 def app() -> Typer:
     """Return the typer object of the program `directgp`."""
-    (script,) = entry_points(group="console_scripts", name="directgp")
-    found: Any = import_module(script.module).app
+    found: Any = import_module("directgp.cli.main").app
     assert isinstance(found, Typer)
     return found
 

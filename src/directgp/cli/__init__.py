@@ -4,6 +4,10 @@ import signal
 import sys
 from pathlib import Path
 
+from directgp.errors import require_extra
+
+require_extra("The program directgp", "cli", "typer", "rich", "pyarrow", "jinja2", "matplotlib")
+
 _started = Path(sys.argv[0] if sys.argv else "")
 if (
     _started.stem == "directgp" or _started.parts[-2:] == ("directgp", "__main__.py")

@@ -12,6 +12,7 @@ from typing import Annotated
 
 import typer
 
+from directgp import __version__
 from directgp.cli.options import command
 from directgp.cli.terminal import INTERRUPTED, PlainCommand, ProgramGroup
 from directgp.processes import exit_at_once, interrupt
@@ -52,9 +53,7 @@ def main() -> None:
 
 def _show_version(asked: bool) -> bool:
     if asked:
-        from importlib.metadata import version
-
-        typer.echo(f"directgp {version('directgp')}")
+        typer.echo(f"directgp {__version__}")
         raise typer.Exit()
     return asked
 

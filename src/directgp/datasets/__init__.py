@@ -1,5 +1,9 @@
 """Read tables, prepare them for training, and provide embedded data sets."""
 
+from directgp.errors import require_extra
+
+require_extra("directgp.datasets", "cli", "pyarrow")
+
 from directgp.datasets.columns import complete_rows
 from directgp.datasets.embedded import DatasetInfo
 from directgp.datasets.encoding import Encoding

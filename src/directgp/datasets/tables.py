@@ -27,9 +27,9 @@ from directgp.datasets.readers import ReadableTable, open_file, require_memory
 from directgp.errors import (
     InvalidInputError,
     InvalidTableError,
-    MissingExtraError,
     TableProblem,
     refuse,
+    require_extra,
 )
 from directgp.text import did_you_mean, listed, one_line
 
@@ -171,10 +171,9 @@ class ExcelTable(ReadableTable):
     @cached_property
     def _rows(self) -> list[tuple[Any, ...]]:
         """The rows that are not empty, from that of the names on, all of the same length."""
-        try:
-            from openpyxl import load_workbook
-        except ImportError as error:
-            raise MissingExtraError("Reading .xlsx", "openpyxl", "excel") from error
+        require_extra("A table in .xlsx", "excel", "openpyxl")
+        from openpyxl import load_workbook
+
         try:
             with open_file(self.shown) as source:
                 with ZipFile(source) as parts:

@@ -58,6 +58,7 @@ from directgp.likelihoods.base import Likelihood
 from directgp.log_expectations.rule import Rule
 from directgp.objectives.base import PointLoss
 from directgp.plots import plot_beta_path, plot_partial_dependence
+from directgp.plots.style import require_matplotlib
 from directgp.posteriors.prior import MeanName
 from directgp.posteriors.sparse import SparsePosterior
 from directgp.predictive import predictive_cdf, predictive_log_density, predictive_quantiles
@@ -664,6 +665,7 @@ class SparseGPEstimator(BaseEstimator, ABC):
         coverage : float
             Probability of the band.
         """
+        require_matplotlib()
         return plot_partial_dependence(partial_dependence(self, X, features, coverage=coverage), ax)
 
     # Summary, plots and files

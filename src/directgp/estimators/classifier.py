@@ -24,6 +24,7 @@ from directgp.estimators.validation import ArrayLike
 from directgp.likelihoods.base import Classes, Likelihood
 from directgp.metrics import one_against_rest
 from directgp.plots import plot_label_curve, plot_reliability
+from directgp.plots.style import require_matplotlib
 from directgp.predictive import predictive_log_density
 from directgp.predictive.moments import class_log_probabilities
 from directgp.registry import LIKELIHOODS
@@ -159,6 +160,7 @@ n_iter_, findings_, feature_importances_, n_features_in_, feature_names_in_
         For more than two classes, that of any class against its own probability: each row counts
         once for every class.
         """
+        require_matplotlib()
         labels = self._targets(X, y, "plot_calibration")
         return plot_reliability(*one_against_rest(labels, self.predict_proba(X)), ax)
 
@@ -169,6 +171,7 @@ n_iter_, findings_, feature_importances_, n_features_in_, feature_names_in_
 
         For more than two classes, that of each, of at most eight classes.
         """
+        require_matplotlib()
         check_is_fitted(self)
         who, remedy = self._who("plot_predictions"), "plot_calibration works for any number."
         allowed, got = "called for a model of one feature", f"{self.n_features_in_} features"

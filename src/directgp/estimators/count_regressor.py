@@ -8,7 +8,6 @@ import torch
 from numpy.typing import NDArray
 from sklearn.base import RegressorMixin
 from sklearn.exceptions import UndefinedMetricWarning
-from sklearn.metrics import mean_tweedie_deviance
 from sklearn.utils import Tags
 from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
@@ -23,6 +22,7 @@ from directgp.estimators.preprocessing import Column
 from directgp.estimators.validation import ArrayLike, ValidationData, row_values
 from directgp.likelihoods.base import Likelihood
 from directgp.plots import plot_pit
+from directgp.plots.style import require_matplotlib
 from directgp.predictive import predictive_log_density
 from directgp.predictive.api import point_prediction
 from directgp.shapes import Marginals
@@ -268,6 +268,8 @@ n_iter_, findings_, feature_importances_, n_features_in_, feature_names_in_
         over = np.ones(len(counts)) if given is None else np.asarray(given, dtype=np.float64)
         weights = validation.check_sample_weight(sample_weight, counts[:, None], self._who("score"))
         rate = np.average(counts, weights=weights) / np.average(over, weights=weights)
+        from sklearn.metrics import mean_tweedie_deviance  # 0.1 s that a fit does not need
+
         found, constant = (
             mean_tweedie_deviance(counts, each, sample_weight=weights, power=1)
             for each in (mean, rate * over)
@@ -311,6 +313,7 @@ n_iter_, findings_, feature_importances_, n_features_in_, feature_names_in_
         trials: ArrayLike | None = None,
     ) -> "Axes":
         """Plot a histogram of P(Y ≤ y) over the rows; it is flat if predictions are calibrated."""
+        require_matplotlib()
         given = row_values(self._who("plot_calibration"), exposure=exposure, trials=trials)
         return plot_pit(self._pit(X, y, given), ax)
 

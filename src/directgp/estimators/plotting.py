@@ -10,7 +10,7 @@ import numpy as np
 from directgp.errors import refuse
 from directgp.estimators.validation import RowValues
 from directgp.plots.predictions import plot_curve, plot_predicted_against_actual
-from directgp.plots.style import Array
+from directgp.plots.style import Array, require_matplotlib
 from directgp.registry import ROW_CONSTANTS
 
 if TYPE_CHECKING:
@@ -27,6 +27,7 @@ def plot_numbers(
 
     A curve is for an exposure of 1, or one trial, and counts are divided by theirs.
     """
+    require_matplotlib()
     who = f"{type(model).__name__}.plot_predictions"
     given = {} if row_values is None else {row_values.argument: row_values.values}
     if model.n_features_in_ > 1:

@@ -1,4 +1,4 @@
-"""Show the progress of a fit on one line; its own module, as no other estimator code uses rich."""
+"""Show the progress of a fit on one line, which rich redraws if it is installed."""
 
 import math
 import multiprocessing
@@ -8,20 +8,19 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from importlib.util import find_spec
-from typing import final
+from typing import TYPE_CHECKING, final
 
-from rich.console import Console
-from rich.errors import LiveError
-from rich.file_proxy import FileProxy
-from rich.live import Live
-from rich.progress_bar import ProgressBar
-from rich.table import Table
-from rich.text import Text
 from typing_extensions import override
 
 from directgp.text import duration, plural, rough_time, visible
+from directgp.training.callbacks import console_of_stderr, print_line
 from directgp.training.result import Progress
 from directgp.training.run import Monitor
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.live import Live
+    from rich.table import Table
 
 _REDRAW_INTERVAL = 0.1
 """Seconds between two drawings of the bar."""
@@ -113,18 +112,18 @@ def _part(progress: Progress) -> tuple[int, str]:
 class FitProgress(Monitor):
     """Shows one line for the whole fit: bar, part, loss, time, time left and current candidate.
 
-    The line is redrawn on a terminal and in a notebook; elsewhere, and beside another live display,
-    a plain line is printed after each `every` seconds. A last line reports the result. Level 2
-    prints a plain line for each finished part and no bar.
+    The line is redrawn on a terminal and in a notebook; elsewhere, beside another live display and
+    without rich, a library of the extra `cli`, a plain line is printed after each `every` seconds.
+    A last line reports the result. Level 2 prints a plain line for each finished part and no bar.
     """
 
     level: int = 1
-    console: Console | None = None
+    console: "Console | None" = None
     every: float = 5.0
     clock: Callable[[], float] = time.perf_counter
     _counter: StepCounter = field(init=False, repr=False)
     _error: BaseException | None = field(init=False, repr=False)
-    _live: Live | None = field(init=False, repr=False)
+    _live: "Live | None" = field(init=False, repr=False)
     _due: float = field(init=False, repr=False)
     _opened: bool = field(init=False, repr=False)
 
@@ -183,41 +182,54 @@ class FitProgress(Monitor):
     def _open(self) -> None:
         """Start the live display, if one is possible."""
         self._opened, console = True, self._target()
-        if _can_redraw(console):
+        if console is not None and _can_redraw(console):
+            from rich.errors import LiveError
+            from rich.live import Live
+
             live = Live(console=console, auto_refresh=False, transient=True)
             with suppress(LiveError):
                 live.start()
                 self._live = live
 
-    def _target(self) -> Console:
+    def _target(self) -> "Console | None":
         """Return the console, created at its first use."""
         if self.console is None:
-            self.console = Console(stderr=True)
-            # Colours may be forced in a pipe; redrawing is still not wanted there.
-            self.console.is_interactive &= self.console.file.isatty()
+            self.console = console_of_stderr()
+            if self.console is not None:
+                # Colours may be forced in a pipe; redrawing is still not wanted there.
+                self.console.is_interactive &= self.console.file.isatty()
         return self.console
 
     def _print(self, line: str) -> None:
-        line, console = visible(line), self._target()
-        if console.stderr and isinstance(sys.stderr, FileProxy):
-            # Another live display has replaced standard error, and prints these lines above itself.
-            print(line, file=sys.stderr)
-        else:
-            console.print(line, markup=False, highlight=False, soft_wrap=True)
+        console = self._target()
+        # Another live display that replaces standard error prints these lines above itself.
+        beside = console is not None and console.stderr and _replaced(sys.stderr)
+        print_line(visible(line), None if beside else console)
 
 
-def _can_redraw(console: Console) -> bool:
+def _replaced(stream: object) -> bool:
+    """Return whether a live display of rich has taken the place of a stream."""
+    from rich.file_proxy import FileProxy
+
+    return isinstance(stream, FileProxy)
+
+
+def _can_redraw(console: "Console") -> bool:
     """Return whether a line can be redrawn here without disturbing another live display."""
     # rich keeps its displays private: in one attribute, since 14.1 in a stack.
     live = getattr(console, "_live_stack", None) or getattr(console, "_live", None)
-    proxies = isinstance(sys.stderr, FileProxy) or isinstance(sys.stdout, FileProxy)
+    proxies = _replaced(sys.stderr) or _replaced(sys.stdout)
     if live or proxies or multiprocessing.current_process().name != "MainProcess":
         return False
     return console.is_interactive or (console.is_jupyter and find_spec("ipywidgets") is not None)
 
 
-def _line(counter: StepCounter, now: float, width: int) -> Table:
+def _line(counter: StepCounter, now: float, width: int) -> "Table":
     """Return the bar first and the name last, so that nothing moves when names change."""
+    from rich.progress_bar import ProgressBar
+    from rich.table import Table
+    from rich.text import Text
+
     bar = 20 if width >= _WIDE else 10
     text = Text(visible(counter.status_line(now)))
     # Without this the grid would shorten the bar as well.

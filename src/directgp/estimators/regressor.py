@@ -28,6 +28,7 @@ from directgp.estimators.preprocessing import Column
 from directgp.estimators.validation import ArrayLike, ValidationData, numbers, row_values
 from directgp.likelihoods.base import Likelihood
 from directgp.plots import plot_pit
+from directgp.plots.style import require_matplotlib
 from directgp.predictive.api import point_prediction
 from directgp.registry import LIKELIHOODS
 
@@ -383,6 +384,7 @@ class SparseGPRegressor(RegressorMixin, SparseGPEstimator):
         upper: ArrayLike | None = None,
     ) -> "Axes":
         """Plot a histogram of P(Y ≤ y) over the rows; it is flat if predictions are calibrated."""
+        require_matplotlib()
         given = row_values(self._who("plot_calibration"), noise=noise, upper=upper)
         return plot_pit(self._pit(X, y, given), ax)
 

@@ -8,7 +8,6 @@ from typing import Any, final
 
 import numpy as np
 from sklearn.base import BaseEstimator
-from sklearn.pipeline import Pipeline
 from sklearn.utils.validation import check_consistent_length, column_or_1d
 
 from directgp.errors import UnsupportedError, require
@@ -120,6 +119,8 @@ def _inside(estimator: Any, X: ArrayLike, method: str) -> tuple[Any, Any]:
         return estimator, X
     if hasattr(estimator, "best_estimator_"):
         return _inside(estimator.best_estimator_, X, method)
+    from sklearn.pipeline import Pipeline  # 50 ms that only scorers need
+
     if isinstance(estimator, Pipeline):
         before = estimator[:-1]
         return _inside(estimator[-1], before.transform(X) if len(before) else X, method)

@@ -19,7 +19,7 @@ from urllib.parse import urlsplit
 
 from typing_extensions import override
 
-from directgp.errors import InvalidInputError, MissingExtraError, refuse, require
+from directgp.errors import InvalidInputError, refuse, require, require_extra
 from directgp.experiments.workers import (
     Call,
     FailedJob,
@@ -48,10 +48,8 @@ def import_ray() -> Any:
     """Import Ray, an optional dependency."""
     for name, value in _SETTINGS.items():
         os.environ.setdefault(name, value)
-    try:
-        return importlib.import_module("ray")
-    except ModuleNotFoundError as error:
-        raise MissingExtraError("The engine 'ray'", "Ray", "cluster") from error
+    require_extra("The engine 'ray'", "cluster", "ray")
+    return importlib.import_module("ray")
 
 
 @contextmanager

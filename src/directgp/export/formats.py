@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from directgp.errors import MissingExtraError, require
+from directgp.errors import require, require_extra
 from directgp.export.predictions import program_of
 from directgp.export.program import Program, run
 from directgp.io import make_folder, replace_file
@@ -87,7 +87,7 @@ def to_onnx(
         digits to spare.
     """
     require(dtype in ("float64", "float32"), "dtype of to_onnx", "'float64' or 'float32'", dtype)
-    _onnx()
+    require_extra("directgp.export.to_onnx", "export", "onnx")
     replace_file(Path(path), onnx_model(program_of(model, levels, row_value), dtype))
 
 
@@ -129,18 +129,11 @@ def numpy_files(program: Program) -> dict[str, bytes]:
     return {"predictor.py": reader, "model.npz": buffer.getvalue()}
 
 
-def _onnx() -> Any:
-    try:
-        import onnx
-    except ImportError:
-        raise MissingExtraError("directgp.export.to_onnx", "onnx", "export") from None
-    return onnx
-
-
 def onnx_model(program: Program, dtype: Literal["float64", "float32"]) -> bytes:
     """Return a program as an ONNX model, checked by onnx."""
-    onnx = _onnx()
-    helper = onnx.helper
+    import onnx
+    from onnx import helper
+
     outer = helper.np_dtype_to_tensor_dtype(np.dtype(dtype))
     nodes = [helper.make_node("Cast", ["X"], ["0"], to=onnx.TensorProto.DOUBLE)]
     constants = {str(number): value for number, value in program.constants.items()}

@@ -12,19 +12,18 @@ from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 from typing_extensions import override
 
-from directgp.errors import MissingExtraError, UnsupportedError, refuse, require
+from directgp.errors import UnsupportedError, refuse, require, require_extra
 from directgp.likelihoods.base import ConjugateLikelihood, Likelihood, broadcast_shape
 from directgp.numerics.linalg import Cholesky, jittered_cholesky
 from directgp.posteriors.sparse import Joint, SparsePosterior
 
-try:
-    from botorch.acquisition.objective import PosteriorTransform
-    from botorch.models.model import Model
-    from botorch.posteriors.gpytorch import GPyTorchPosterior
-    from botorch.posteriors.posterior import Posterior
-    from botorch.sampling.base import MCSampler
-except ModuleNotFoundError as error:
-    raise MissingExtraError("directgp.interop.botorch", "BoTorch", "botorch") from error
+require_extra("directgp.interop.botorch", "botorch", "botorch")
+
+from botorch.acquisition.objective import PosteriorTransform
+from botorch.models.model import Model
+from botorch.posteriors.gpytorch import GPyTorchPosterior
+from botorch.posteriors.posterior import Posterior
+from botorch.sampling.base import MCSampler
 
 __all__ = ["DirectModel"]
 

@@ -14,6 +14,7 @@ from directgp.plots.style import (
     axis_name,
     canvas,
     head_row,
+    require_matplotlib,
     widened,
 )
 from directgp.text import percent, plural
@@ -141,6 +142,7 @@ def plot_partial_dependence(
     columns = math.ceil(len(found) / rows)
     own = ax is None and len(found) > 1
     if own:
+        require_matplotlib()
         from matplotlib import pyplot
 
         size = columns * _WIDTH, rows * _HEIGHT

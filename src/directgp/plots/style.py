@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, final
 import numpy as np
 from numpy.typing import NDArray
 
+from directgp.errors import require_extra
 from directgp.text import visible
 
 if TYPE_CHECKING:
@@ -97,9 +98,15 @@ def method_mark(name: str) -> Mark:
     return _METHODS.get(name, Mark(GREY, "P", ":"))
 
 
+def require_matplotlib() -> None:
+    """Raise `MissingExtraError` if matplotlib is not installed."""
+    require_extra("A plot", "plots", "matplotlib")
+
+
 def canvas(ax: "Axes | None", size: tuple[float, float] = WIDE) -> "Axes":
     """Return the given axes, or those of a new figure, with a light grid and an open frame."""
     if ax is None:
+        require_matplotlib()
         from matplotlib import pyplot
 
         _, ax = pyplot.subplots(figsize=size, layout="constrained")

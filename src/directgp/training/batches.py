@@ -1,7 +1,7 @@
 """Give each step its examples, whole or in batches, and its random numbers."""
 
 from dataclasses import replace
-from typing import final
+from typing import TYPE_CHECKING, final
 
 import torch
 from jaxtyping import Int
@@ -9,9 +9,11 @@ from numpy.random import SeedSequence
 from torch import Tensor
 from typing_extensions import override
 
-from directgp.datasets.streams import Batch, RowStream
 from directgp.likelihoods.base import Likelihood
 from directgp.training.data import Data
+
+if TYPE_CHECKING:
+    from directgp.datasets.streams import Batch, RowStream
 
 
 class Batches:
@@ -108,7 +110,7 @@ class StreamBatches(Batches):
 
     whole = False
 
-    def __init__(self, stream: RowStream, first: Data, likelihood: Likelihood) -> None:
+    def __init__(self, stream: "RowStream", first: Data, likelihood: Likelihood) -> None:
         super().__init__(first)
         self._stream, self._likelihood, self._static = stream, likelihood, False
 
@@ -146,7 +148,7 @@ class StreamBatches(Batches):
         self._stream.close()
 
 
-def as_data(batch: Batch) -> Data:
+def as_data(batch: "Batch") -> Data:
     """Return rows of a stream as tensors that share their memory."""
     weights = None if batch.weights is None else torch.from_numpy(batch.weights)
     return Data(torch.from_numpy(batch.X), torch.from_numpy(batch.y), weights)

@@ -1,18 +1,22 @@
 """Callbacks of a run: budgets, cancelling, history and progress bars."""
 
+import sys
 import threading
 from dataclasses import asdict, dataclass, field, fields
-from typing import Any, final
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Any, final
 
-from rich.console import Console
-from rich.progress import BarColumn, TaskID, TextColumn
-from rich.progress import Progress as Bars
 from typing_extensions import override
 
 from directgp.errors import require
 from directgp.text import duration
 from directgp.training.result import Progress, Status, Stop
 from directgp.training.run import Monitor
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.progress import Progress as Bars
+    from rich.progress import TaskID
 
 
 @final
@@ -114,13 +118,30 @@ def _spent(what: str, progress: Progress) -> Stop:
     return Stop(Status.BUDGET, f"{what} are used, at a loss of {progress.loss:.5g}.")
 
 
+def console_of_stderr() -> "Console | None":
+    """Return a console of standard error; None without rich."""
+    if find_spec("rich") is None:
+        return None
+    from rich.console import Console
+
+    return Console(stderr=True)
+
+
+def print_line(line: str, console: "Console | None") -> None:
+    """Print a line as it is, to standard error if there is no console."""
+    if console is None:
+        print(line, file=sys.stderr)
+    else:
+        console.print(line, markup=False, highlight=False, soft_wrap=True)
+
+
 @final
 @dataclass(eq=False)
 class ProgressBar(Monitor):
     """Shows a line for each stage: name, bar, steps, loss, evaluations and time of the run.
 
     On a terminal the line of the current stage moves. Elsewhere (a file, a pipe, a notebook)
-    the line is printed at the end of the stage.
+    and without rich, a library of the extra `cli`, the line is printed at the end of the stage.
 
     Parameters
     ----------
@@ -137,9 +158,9 @@ class ProgressBar(Monitor):
     elbo 7/100 steps, loss 0.5, 9 evaluations, 1 s
     """
 
-    console: Console | None = None
-    _bars: Bars | None = field(default=None, init=False, repr=False)
-    _task: TaskID | None = field(default=None, init=False, repr=False)
+    console: "Console | None" = None
+    _bars: "Bars | None" = field(default=None, init=False, repr=False)
+    _task: "TaskID | None" = field(default=None, init=False, repr=False)
     _last: Progress | None = field(default=None, init=False, repr=False)
 
     @override
@@ -147,9 +168,12 @@ class ProgressBar(Monitor):
         if self._last is not None and self._last.stage != progress.stage:
             self.reset()
         self._last = progress
-        self.console = self.console or Console(stderr=True)
-        if not self.console.is_interactive:
+        self.console = self.console or console_of_stderr()
+        if self.console is None or not self.console.is_interactive:
             return
+        from rich.progress import BarColumn, TextColumn
+        from rich.progress import Progress as Bars
+
         if self._bars is None:
             self._bars = Bars(
                 TextColumn("{task.description}", markup=False),
@@ -167,9 +191,8 @@ class ProgressBar(Monitor):
     def reset(self) -> None:
         if self._bars is not None and self._task is not None:
             self._bars.stop_task(self._task)
-        elif self._last is not None and self.console is not None:
-            line = f"{self._last.stage} {_figures(self._last)}"
-            self.console.print(line, markup=False, highlight=False, soft_wrap=True)
+        elif self._last is not None:
+            print_line(f"{self._last.stage} {_figures(self._last)}", self.console)
         self._task = self._last = None
 
     @override

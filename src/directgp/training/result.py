@@ -22,7 +22,8 @@ Size = Annotated[FiniteFloat, Field(ge=0)]
 class Strict(BaseModel):
     """Values from a file, with strict types and no extra keys."""
 
-    model_config = ConfigDict(strict=True, extra="forbid", frozen=True)
+    # Validators are built when the first file is read or written, not by each import.
+    model_config = ConfigDict(strict=True, extra="forbid", frozen=True, defer_build=True)
 
 
 class Status(StrEnum):

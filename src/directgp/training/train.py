@@ -5,13 +5,12 @@ import math
 from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import replace
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import torch
 from jaxtyping import Float, Num
 from torch import Tensor
 
-from directgp.datasets.streams import ParquetRows
 from directgp.errors import UnsupportedError, require
 from directgp.likelihoods.base import Likelihood
 from directgp.log_expectations.api import check_own
@@ -30,6 +29,9 @@ from directgp.training.result import TrainingResult
 from directgp.training.run import Monitor, Observer, OptimizerName, Recipe, SmallGradient, close
 from directgp.training.trainer import Trainer, elbo_run, fixed_run, joint_run
 from directgp.training.validation import Validation
+
+if TYPE_CHECKING:
+    from directgp.datasets.streams import ParquetRows
 
 HyperparameterMode = Literal["joint", "fixed", "auto"]
 
@@ -168,7 +170,7 @@ def train(
 def train_stream(
     posterior: SparsePosterior,
     likelihood: Likelihood,
-    rows: ParquetRows,
+    rows: "ParquetRows",
     *,
     epochs: float = 1.0,
     batch_size: int = 1024,
@@ -237,6 +239,8 @@ def train_stream(
     >>> result.steps
     80
     """
+    from directgp.datasets.streams import ParquetRows
+
     kind = type(rows).__name__
     require(isinstance(rows, ParquetRows), "rows of train_stream", "ParquetRows", kind)
     whole = isinstance(batch_size, int) and batch_size >= 1
@@ -317,7 +321,7 @@ def _train_or_resume(
     checkpoints: Checkpoints | None,
     generator: torch.Generator | None,
     processes: Processes | None,
-    rows: ParquetRows | None = None,
+    rows: "ParquetRows | None" = None,
 ) -> TrainingResult:
     """Train from a checkpoint or from the start, in one or several processes."""
     group = None if processes is None or processes.size == 1 else ProcessGroup(processes)

@@ -5,12 +5,11 @@ import math
 import time
 from contextlib import closing
 from dataclasses import replace
-from typing import Literal, final
+from typing import TYPE_CHECKING, Literal, final
 
 import torch
 from torch import Tensor
 
-from directgp.datasets.streams import ParquetRows
 from directgp.errors import CheckpointError, LostProcessError, NumericalError
 from directgp.likelihoods.base import ConjugateLikelihood
 from directgp.likelihoods.gaussian import Gaussian
@@ -39,6 +38,9 @@ from directgp.training.problems import (
 from directgp.training.result import Failure, Phase, StageResult, Status, Stop, TrainingResult
 from directgp.training.run import LossRange, Recipe, Run
 
+if TYPE_CHECKING:
+    from directgp.datasets.streams import ParquetRows
+
 _ROUGH_NOISE = 0.1
 """Part of the variance of rough values of f that is noise."""
 
@@ -58,7 +60,7 @@ class Trainer:
         checkpoint: Checkpoint | None = None,
         since: float | None = None,
         group: ProcessGroup | None = None,
-        rows: ParquetRows | None = None,
+        rows: "ParquetRows | None" = None,
     ) -> None:
         self.data = data
         self._rows, self._group, self._generator = rows, group, generator

@@ -22,7 +22,7 @@ def test_without_botorch_the_error_names_the_extra(monkeypatch: pytest.MonkeyPat
     monkeypatch.delitem(sys.modules, "directgp.interop.botorch", raising=False)
     # None in place of a module makes its import fail.
     monkeypatch.setitem(sys.modules, "botorch", None)
-    words = r"interop.botorch needs BoTorch: pip install 'directgp\[botorch\]'"
+    words = r"interop.botorch needs botorch. Run: pip install 'directgp\[botorch\]'"
     with pytest.raises(MissingExtraError, match=words) as caught:
         importlib.import_module("directgp.interop.botorch")
     assert isinstance(caught.value, ImportError)

@@ -1,9 +1,9 @@
 """Sweeps on a real Ray cluster of two cores: as in this process, though a worker is killed."""
 
-import importlib
 import os
 import signal
 import socket
+import sys
 import threading
 from collections.abc import Iterator
 from importlib.util import find_spec
@@ -169,11 +169,8 @@ def test_a_cluster_that_asks_for_a_token_is_an_error(monkeypatch: pytest.MonkeyP
 
 
 def test_without_ray_the_error_names_the_extra_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
-    def missing(name: str) -> Any:
-        raise ModuleNotFoundError(name=name)
-
-    monkeypatch.setattr(importlib, "import_module", missing)
-    words = r"needs Ray: pip install 'directgp\[cluster\]'"
+    monkeypatch.setitem(sys.modules, "ray", None)
+    words = r"needs ray. Run: pip install 'directgp\[cluster\]'"
     with pytest.raises(MissingExtraError, match=words), RayCluster().open():
         pass
 
