@@ -137,6 +137,9 @@ class LabelDistribution(Distribution):
 # while |Im t| < π/2, where v + w(t) stays in the right half-plane. It is computed as its log.
 
 
+_ROUNDED = 1e-9
+"""Newton steps below it that do not shrink are rounding errors of the log tail."""
+
 _FARTHEST = 300.0
 """asinh(x/s) from which on a quantile counts as infinite: x is 1e130 times the scale s of y."""
 
@@ -186,6 +189,7 @@ def tail_quantile(likelihood: Any, log_level: Values, variance: Values) -> Value
     scale = torch.sqrt(variance + likelihood.mixture_variance(torch.zeros_like(variance)))
     a = torch.asinh(-torch.special.ndtri(torch.exp(log_level))).clamp(0.0, _FARTHEST)
     lower, upper = torch.zeros_like(a), torch.full_like(a, _FARTHEST)
+    before = torch.full_like(a, torch.inf)
     for _ in range(MAX_STEPS):
         distance = scale * torch.sinh(a)
         value = log_tail(likelihood, distance, variance)
@@ -196,7 +200,9 @@ def tail_quantile(likelihood: Any, log_level: Values, variance: Values) -> Value
         lower = torch.where(excess > 0, a, lower)
         upper = torch.where(excess < 0, a, upper)
         step = -excess / slope
-        moving = (step.abs() > TOLERANCE) & (upper - lower > TOLERANCE)
+        rounding = (step.abs() < _ROUNDED) & (step.abs() > 0.5 * before)
+        moving = (step.abs() > TOLERANCE) & (upper - lower > TOLERANCE) & ~rounding
+        before = step.abs()
         proposal = a + step
         inside = (proposal >= lower) & (proposal <= upper)
         a = torch.where(inside, proposal, 0.5 * (lower + upper))
