@@ -115,7 +115,7 @@ class Likelihood(nn.Module, ABC):
     parameter_texts: ClassVar[tuple[ParameterText, ...]] = ()
 
     growth: ClassVar[float] = 0.0
-    """c where log p(y given f) falls as −e^{cf} to the right: the mass of q·|log p| then lies c
+    """c where log p(y given f) falls as −e^{cf} to the right: the mass of q·abs(log p) then lies c
     variances to the right of that of q."""
 
     fixed_work: ClassVar[bool] = True

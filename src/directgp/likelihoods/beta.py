@@ -116,7 +116,7 @@ class Beta(OriginalUnits, UnimodalInF):
         return (torch.sigmoid(x) - self.offset) / self.unit
 
     def line_slope(self, x: Values) -> Values:
-        """t(1 − t)/|unit|."""
+        """t(1 − t)/abs(unit)."""
         return torch.sigmoid(x) * torch.sigmoid(-x) / abs(self.unit)
 
     # With a = φm, b = φ(1−m) and L = log t − log(1−t), the part of log p that depends on f is

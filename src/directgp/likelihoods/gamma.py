@@ -29,7 +29,7 @@ _SMALLEST_SHAPE = 1e-3
 class Gamma(PositiveTargets):
     """p(r given f) = α^α r^{α−1} exp(−αf − αr e^{−f}) / Γ(α): mean e^f, deviation e^f/√α.
 
-    r is y itself, or with a unit and an offset (unit·y + offset)/|unit|.
+    r is y itself, or with a unit and an offset (unit·y + offset)/abs(unit).
 
     Parameters
     ----------

@@ -28,7 +28,8 @@ from directgp.shapes import Values
 class LogNormal(PositiveTargets):
     """p(r given f) = N(log r; f, σ²)/r.
 
-    r is y itself, or with a unit and an offset (unit·y + offset)/|unit|. All is Gaussian in log r.
+    r is y itself, or with a unit and an offset (unit·y + offset)/abs(unit). All is Gaussian in
+    log r.
 
     Parameters
     ----------
