@@ -173,6 +173,14 @@ def test_cdf_of_students_t(distance: float, variance: float, df: float) -> None:
     assert above == pytest.approx(1 - tail, rel=1e-12)
 
 
+@pytest.mark.parametrize("variance", [0.48096988312782**2, 0.06955720252481**2])
+def test_quantiles_of_many_degrees_of_freedom_end(variance: float) -> None:
+    # The log tail has rounding errors above the tolerance of the search.
+    q, many = marginals((0.0, variance)), StudentT(11502.962127334562, 0.6911365329322634)
+    (found,) = predictive_quantiles(many, q, [0.158655])
+    assert predictive_cdf(many, found, q).item() == pytest.approx(0.158655, rel=1e-10)
+
+
 @pytest.mark.parametrize(("df", "distance"), [(1.0, 1e6), (4.0, 1e4), (30.0, 10.0)])
 def test_tails_keep_their_digits(df: float, distance: float) -> None:
     tail = float(reference.student_t_tail(distance, df, 0.3, 0.1))
