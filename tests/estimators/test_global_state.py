@@ -87,7 +87,7 @@ def test_filters_after_clusterings_that_overlap(monkeypatch: pytest.MonkeyPatch)
                 second_has_ended.wait(0.4)
             self.cluster_centers_ = rows[: self.number]
 
-    monkeypatch.setattr("directgp.posteriors.inducing.KMeans", Clustering)
+    monkeypatch.setattr("sklearn.cluster.KMeans", Clustering)
     before, X = list(warnings.filters), torch.arange(10.0)[:, None]
     first = threading.Thread(target=choose_inducing, args=(X, 2))
     first.start()
