@@ -148,9 +148,13 @@ def all_tables(rows: list[Row]) -> dict[str, str]:
     for row in rows:
         for size, label in (("1", "1 row"), ("1000", "1,000 rows"), (str(MANY), "10⁶ rows")):
             found = [row["seconds"][name].get(size) for name in names]
-            texts = ["–" if each is None else f"{1e3 * each:,.3g}" for each in found]
+            texts = ["–" if each is None else _milliseconds(each) for each in found]
             lines.append([f"{row['likelihood']}, {label}", *texts])
     return {"": errors, "times": markdown(["ms", *names], lines)}
+
+
+def _milliseconds(seconds: float) -> str:
+    return f"{1e3 * seconds:,.0f}" if seconds >= 0.1 else f"{1e3 * seconds:.2g}"
 
 
 def main() -> None:
