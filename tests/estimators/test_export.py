@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import onnx
 import onnxruntime
+import pandas as pd
 import pytest
 import torch
 
@@ -17,11 +18,14 @@ from directgp.export import numpy_predictor, to_numpy, to_onnx, to_torch
 from directgp.export.formats import onnx_model
 from directgp.export.predictions import program_of
 from directgp.export.program import run
-from directgp.likelihoods import Tobit
+from directgp.likelihoods import Likelihood, Tobit
 from directgp.registry import LIKELIHOODS
 
 # A few steps are enough to compare predictions.
-pytestmark = pytest.mark.filterwarnings("ignore")
+pytestmark = [
+    pytest.mark.filterwarnings(f"ignore::{name}")
+    for name in ("sklearn.exceptions.ConvergenceWarning", "directgp.errors.DirectGPWarning")
+]
 
 RANDOM = np.random.default_rng(0)
 X = RANDOM.normal(size=(80, 2))
@@ -82,7 +86,8 @@ def expected(model: Any, name: str, new: Any) -> dict[str, Any]:
         return {"probabilities": model.predict_proba(new)}
     quantiles = model.predict_quantiles(new, LEVELS, **given)
     if isinstance(model, SparseGPCountRegressor):
-        return {"mean": model.predict(new, **given), "quantiles": quantiles}
+        table = model.predict_frame(pd.DataFrame(new), **given)
+        return {"mean": model.predict(new, **given), "std": table["sd"], "quantiles": quantiles}
     mean, std = model.predict(new, return_std=True, **given)
     return {"mean": mean, "std": std, "quantiles": quantiles}
 
@@ -127,7 +132,9 @@ def test_an_onnx_file_says_what_it_holds(tmp_path: Path) -> None:
         to_onnx(fitted("probit"), tmp_path / "other.onnx", dtype="float16")  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("name", ["gaussian", "heteroscedastic"])
+# Of torch.export.save, about numbers without axes.
+@pytest.mark.filterwarnings("ignore:No complete tensor found")
+@pytest.mark.parametrize("name", ["heteroscedastic", "softmax"])
 def test_torch_export_agrees_for_any_number_of_rows(name: str, tmp_path: Path) -> None:
     model = fitted(name)
     torch.export.save(to_torch(model), tmp_path / "model.pt2")
@@ -209,7 +216,7 @@ def test_what_cannot_be_exported_is_refused(tmp_path: Path) -> None:
 
     with pytest.raises(InvalidInputError, match="an estimator of directgp"):
         to_numpy(object(), tmp_path)
-    with pytest.raises(UnsupportedError, match="softmax"):
+    with pytest.raises(UnsupportedError, match="3 latent functions"):
         to_numpy(fitted("robust_max"), tmp_path)
     periodic = fitted("gaussian", kernel=gpytorch.kernels.PeriodicKernel(), ard="auto")
     with pytest.raises(UnsupportedError, match="matern12"):
@@ -218,9 +225,49 @@ def test_what_cannot_be_exported_is_refused(tmp_path: Path) -> None:
         to_numpy(fitted("gaussian_known_noise"), tmp_path)
     with pytest.raises(InvalidInputError, match="row_value"):
         to_numpy(fitted("gaussian"), tmp_path, row_value=2.0)
-    with pytest.raises(InvalidInputError, match="levels"):
-        to_numpy(fitted("gaussian"), tmp_path, levels=[1.5])
+    wrong: Any
+    for wrong in ([1.5], None, "some"):
+        with pytest.raises(InvalidInputError, match="levels"):
+            to_numpy(fitted("gaussian"), tmp_path, levels=wrong)
+    for wrong in (-1.0, [1.0, 2.0]):
+        with pytest.raises(InvalidInputError, match="row_value"):
+            to_numpy(fitted("poisson"), tmp_path, row_value=wrong)
     assert not list(tmp_path.iterdir())
+
+
+class Draws(Likelihood):
+    """Known by draws alone."""
+
+    def log_kernel(self, y: Any, f: Any) -> Any:
+        return -0.5 * (y - f) ** 2
+
+    def sample(self, f: Any, random: Any) -> Any:
+        return f.numpy() + random.standard_normal(f.shape)
+
+
+def test_a_likelihood_of_draws_is_refused(tmp_path: Path) -> None:
+    model = fitted("gaussian", likelihood=Draws())
+    with pytest.raises(UnsupportedError, match=r"cdf\(y, f\)"):
+        to_numpy(model, tmp_path)
+
+
+def test_labels_that_are_certain() -> None:
+    settings = QUICK | {"objective": "log_loss", "max_iter": 100, "likelihood": "probit"}
+    model = SparseGPClassifier(**settings).fit(X, np.where(F > 0, "yes", "no"))
+    program = program_of(model, (), None)
+    assert program.facts["classes"] == ["no", "yes"]
+    chances = run(program, NEW)["probabilities"]
+    np.testing.assert_allclose(chances, model.predict_proba(NEW), atol=1e-6)
+
+
+def test_clusters_far_apart_without_scaling() -> None:
+    apart = X + np.where(RANDOM.random(len(X)) < 0.5, 0.0, 1e4)[:, None]
+    model = SparseGPRegressor(**(QUICK | {"likelihood": "gaussian", "standardize": False}))
+    model.fit(apart, NUMBERS)
+    wanted = model.posterior_.marginals(torch.from_numpy(apart)).mean.detach().numpy()
+    np.testing.assert_allclose(run(program_of(model, (), None), apart)["mean"], wanted, atol=1e-6)
+    far = run(program_of(model, (), None), np.full((1, 2), 1e160))
+    assert np.isfinite(far["mean"]).all()
 
 
 def test_limits_and_exposure() -> None:
@@ -228,6 +275,8 @@ def test_limits_and_exposure() -> None:
     tobit.fit(X, np.maximum(NUMBERS, -1.0))
     found = run(program_of(tobit, LEVELS, None), NEW)
     np.testing.assert_allclose(found["mean"], tobit.predict(NEW), atol=1e-6)
+    quantiles = tobit.predict_quantiles(NEW, LEVELS)
+    np.testing.assert_allclose(found["quantiles"], quantiles, atol=1e-6)
     poisson = fitted("poisson")
     found = run(program_of(poisson, (), 3.0), NEW)
     given = np.full(len(NEW), 3.0)

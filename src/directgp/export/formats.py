@@ -44,8 +44,8 @@ def to_numpy(
 
     `predictor.py` needs NumPy alone: ``from predictor import load``, then
     ``load("model.npz").predict(X)`` returns a dictionary of arrays. For real numbers and counts
-    these are "mean", "std" and "quantiles", as `predict` and `predict_quantiles` return them; for
-    labels "probabilities", in the order of the classes.
+    these are "mean", "std" and "quantiles", as `predict_frame` returns them; for labels
+    "probabilities", in the order of the classes.
 
     Parameters
     ----------
@@ -143,7 +143,7 @@ def onnx_model(program: Program, dtype: Literal["float64", "float32"]) -> bytes:
             attributes["to"] = helper.np_dtype_to_tensor_dtype(np.dtype(attributes["to"]))
         for name in _INPUTS.get(each.op, ()):
             numbers = attributes.pop(name)
-            constants[f"{name}{numbers}"] = np.array(numbers)
+            constants[f"{name}{numbers}"] = np.array(numbers, dtype=np.int64)
             inputs.append(f"{name}{numbers}")
         nodes.append(helper.make_node(each.op, inputs, [str(each.output)], **attributes))
     nodes += [

@@ -14,14 +14,21 @@ from typing import Any
 
 import numpy as np
 import torch
-from jaxtyping import Float64
+from jaxtyping import Float, Float64
 from torch import Tensor
 
 from directgp.errors import UnsupportedError
 from directgp.estimators.frames import deviation
 from directgp.export.latents import Latent
 from directgp.export.program import Value, concatenate
-from directgp.export.tables import Axis, Table, chebyshev, tabulate
+from directgp.export.tables import (
+    Axis,
+    Table,
+    chebyshev,
+    chebyshev_nodes,
+    tabulate,
+    to_coefficients,
+)
 from directgp.likelihoods.base import Classes, Likelihood
 from directgp.numerics.roots import OUTSIDE, increasing_root, rounded_down
 from directgp.predictive import (
@@ -31,6 +38,7 @@ from directgp.predictive import (
     predictive_variance,
 )
 from directgp.predictive.api import point_prediction
+from directgp.predictive.distributions import SampledDistribution, distribution_of
 from directgp.predictive.moments import class_log_probabilities
 from directgp.shapes import Marginals
 
@@ -92,31 +100,56 @@ class Predictive:
         return y * self.unit + self.offset
 
 
+def check_likelihood(likelihood: Likelihood) -> None:
+    """Raise `UnsupportedError` for a likelihood that is not exported."""
+    name, number = type(likelihood).__name__, likelihood.num_latent
+    known = likelihood.gumbel_max or (likelihood.log_variances == (1,) and not likelihood.own)
+    if number > 1 and not known:
+        raise UnsupportedError(
+            f"{name} is not exported, because it has {number} latent functions: of those, softmax "
+            "and the heteroscedastic Gaussian are. Fit with another likelihood."
+        )
+    if number == 1 and likelihood.task != "classification":
+        one = torch.ones(1, dtype=torch.float64)
+        if isinstance(distribution_of(likelihood, one, one), SampledDistribution):
+            raise UnsupportedError(
+                f"{name} is not exported, because its distribution is known by draws alone. Give "
+                "it a method cdf(y, f)."
+            )
+
+
+def log_chances(likelihood: Any, q: Marginals) -> Float[Tensor, "c n"]:
+    """Return log P(Y = k) of every class."""
+    if isinstance(likelihood, Classes):
+        return class_log_probabilities(likelihood, q)
+    labels = (torch.full_like(q.mean, y) for y in (0.0, 1.0))
+    return torch.stack([predictive_log_density(likelihood, y, q) for y in labels])
+
+
 def probabilities(family: Predictive, latents: Sequence[Latent]) -> Outputs:
     """Return the probability of each class, (n, K)."""
     if family.likelihood.gumbel_max:
         return {"probabilities": _softmax(latents)}
-    if len(latents) > 1:
-        raise UnsupportedError(
-            f"{type(family.likelihood).__name__} is not exported: its integral over several latent "
-            "functions has no fixed number of nodes. Fit with likelihood='softmax'."
-        )
     many = isinstance(family.likelihood, Classes)
 
-    def log_chances(likelihood: Any, q: Marginals) -> Sequence[Tensor]:
-        if many:
-            return list(class_log_probabilities(likelihood, q))
-        zero, one = (
-            predictive_log_density(likelihood, torch.full_like(q.mean, y), q) for y in (0.0, 1.0)
-        )
-        return [one - zero]
+    def log_odds(likelihood: Likelihood, q: Marginals) -> Sequence[Tensor]:
+        logs = log_chances(likelihood, q)
+        return list((logs if many else logs[1:] - logs[:1]).asinh())
 
+    # Nearly a function of z = μ/√(1 + v) alone, and a line in log z where z is large.
     (q,) = latents
-    found = _table(family, q, log_chances).evaluate(q.mean, q.deviation)
+    z = q.mean / (1.0 + q.variance).sqrt()
+
+    def values(z: Any, s: Any) -> Rows:
+        return family.evaluate(log_odds, z * np.sqrt(1 + s**2), s**2)
+
+    ends = min(q.lower, 0.0), max(q.upper, 0.0)
+    axes = Axis(*ends, bend=1.0), Axis(0.0, q.largest_deviation)
+    found = tabulate(values, axes, TOLERANCE).evaluate(z, q.deviation)
+    found = 0.5 * (found.exp() - (-1.0 * found).exp())
     if not many:
-        return {
-            "probabilities": concatenate([1.0 / (1.0 + x.exp()) for x in (found, -1.0 * found)])
-        }
+        columns = [1.0 / (1.0 + x.exp()) for x in (found, -1.0 * found)]
+        return {"probabilities": concatenate(columns)}
     chances = (found - found.largest()).exp()
     return {"probabilities": chances / chances.sum()}
 
@@ -126,12 +159,12 @@ def numbers(family: Predictive, latents: Sequence[Latent]) -> Outputs:
     likelihood = family.likelihood
     if likelihood.task == "count":
         return _counts(family, *latents)
-    if likelihood.log_variances == (1,):
+    if len(latents) > 1:
         return _changing_noise(family, *latents)
     return (_additive if likelihood.additive else _general)(family, *latents)
 
 
-def _table(family: Predictive, q: Latent, function: Evaluate) -> Any:
+def _table(family: Predictive, q: Latent, function: Evaluate) -> Table:
     """Tabulate over mean and deviation of f."""
 
     def values(mean: Any, deviation: Any) -> Rows:
@@ -245,7 +278,8 @@ class _CountQuantile:
 
     def written(self, q: Latent) -> Value:
         """Return the quantile as a program."""
-        spread = np.linspace(0.0, q.largest_deviation, 17)[1:]
+        spread = q.largest_deviation * np.linspace(1e-3, 1.0, 17)
+        self._check_order(q)
         largest = int(self._quantiles(np.full_like(spread, q.upper), spread).max())
         if largest == 0:
             return 0.0 * q.mean
@@ -278,6 +312,20 @@ class _CountQuantile:
         large = 0.0 - (0.0 - far.evaluate(beyond.maximum(0.0), s).exp()).floor()
         return (beyond > 0.0).where(large, found)
 
+    def _check_order(self, q: Latent) -> None:
+        """Raise `UnsupportedError` unless counts grow with f, as those of directgp do."""
+        mean = np.linspace(q.lower, q.upper, 33)
+
+        def below(likelihood: Likelihood, q: Marginals) -> Sequence[Tensor]:
+            return [predictive_cdf(likelihood, torch.zeros_like(q.mean), q)]
+
+        (chances,) = self.family.evaluate(below, mean, np.full_like(mean, q.largest_variance))
+        if (np.diff(chances) > 1e-9).any():
+            raise UnsupportedError(
+                f"Quantiles of {type(self.family.likelihood).__name__} are not exported, because "
+                "its counts do not grow with f. Export with levels=()."
+            )
+
     def _quantiles(self, mean: Any, s: Any) -> Any:
         def found(likelihood: Likelihood, q: Marginals) -> Sequence[Tensor]:
             return list(predictive_quantiles(likelihood, q, [self.level]))
@@ -309,7 +357,7 @@ class _CountQuantile:
 def _growing(first: int, last: int) -> Float64[np.ndarray, " k"]:
     """Return whole numbers from the first to well beyond the last, in growing steps."""
     number = math.ceil(math.log(last / first) / math.log(_RATIO)) + 2
-    return np.unique(np.round(first * _RATIO ** np.arange(max(number, _NEIGHBOURS))))
+    return np.unique(np.round(first * _RATIO ** np.arange(max(number, 2 * _NEIGHBOURS))))
 
 
 def _interpolate(x: Any, y: Any, at: Any) -> Any:
@@ -329,10 +377,9 @@ def _interpolate(x: Any, y: Any, at: Any) -> Any:
 #
 # P(Y = k) = ∫ ∂_t G_k Π_{j≠k} G_j dt = ∫ −λ′_k e^{λ_k} exp(−Σ_j e^{λ_j}) dt
 #
-# with λ_j = λ(t − μ_j, s_j)
-# errs by e^{−π²/h}. λ is smooth: a line at either end. It is a polynomial in s and in u on panels,
-# and those of u have the width h, so that all nodes of a row have one place in their panels, and
-# one product of matrices evaluates λ on all panels.
+# with λ_j = λ(t − μ_j, s_j) errs by e^{−π²/h}. λ is smooth: a line at either end. It is a
+# polynomial in s and in u on panels, and those of u have the width h, so that all nodes of a row
+# have one place in their panels, and one product of matrices evaluates λ on all panels.
 
 _STEP = 0.5
 _FIRST_PANEL = 0.5
@@ -394,13 +441,11 @@ def _gumbel_coefficients(
     first: float, number: int, edges: Sequence[float]
 ) -> Float64[np.ndarray, "c p"]:
     """Return the coefficients of λ: polynomials in u, then panels and polynomials of s; by u."""
-    x, w = (np.cos(np.pi * (np.arange(size) + 0.5) / size) for size in _DEGREES)
+    x, w = map(chebyshev_nodes, _DEGREES)
     u = first + _STEP * (np.arange(number)[:, None] + (x + 1) / 2)
     s = np.concatenate([low + (high - low) * (w + 1) / 2 for low, high in pairwise(edges)])
     values = np.stack([_log_log_G(u, each) for each in s]).reshape(len(edges) - 1, len(w), *u.shape)
-    to_u, to_s = (
-        np.linalg.inv(np.polynomial.chebyshev.chebvander(nodes, len(nodes) - 1)) for nodes in (x, w)
-    )
+    to_u, to_s = map(to_coefficients, _DEGREES)
     coefficients = np.einsum("ax,bw,pwnx->apbn", to_u, to_s, values)
     return np.ascontiguousarray(coefficients.reshape(-1, number))
 

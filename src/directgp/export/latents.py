@@ -19,6 +19,12 @@ from directgp.posteriors.stationary import RBF
 _EPS = float(np.finfo(np.float64).eps)
 _MARGIN = 1e-9
 
+_NEAR = 1e3
+"""Squared distance from the centre, in lengthscales, up to which products give D²."""
+
+_FARTHEST = 1e150
+"""Scaled inputs are clipped here: squares are finite, and every kernel is 0."""
+
 
 @dataclass(frozen=True)
 class Latent:
@@ -94,7 +100,7 @@ def latents_of(x: Value, posterior: SparsePosterior) -> list[Latent]:
 def _whitened(x: Value, posterior: SparsePosterior) -> Value:
     """Return A = K_fu L⁻ᵀ, of shape (n, m)."""
     with torch.no_grad():
-        wide = _wide(posterior)
+        wide = in_float64(posterior)
         natural = wide.prior.natural()
         L = wide.factor().L
         inverse = torch.linalg.solve_triangular(L, torch.eye(len(L)).to(L), upper=False)
@@ -103,14 +109,16 @@ def _whitened(x: Value, posterior: SparsePosterior) -> Value:
         Z = ((wide.Z - centre) * weight).numpy()
         scale = float(natural.scale)
     a = (x - centre.numpy()) * weight.expand(Z.shape[1]).numpy()
+    a = a.maximum(-_FARTHEST).minimum(_FARTHEST)
     A: Value = _kernel(a, Z, natural.nu) @ (scale * inverse.mT.numpy())
     return A
 
 
 def _kernel(a: Value, Z: np.ndarray[Any, np.dtype[np.float64]], nu: float) -> Value:
     """κ(‖a_i − z_j‖) of `posteriors.prior.stationary`."""
-    if nu == 0.5:
-        # √D² near 0 needs differences; the other kernels are smooth in D².
+    if nu == 0.5 or (Z * Z).sum(1).max() > _NEAR:
+        # √D² near 0 needs differences; the other kernels are smooth in D². So do inputs that are
+        # many lengthscales apart.
         gaps = [a.column(j) - Z[None, :, j] for j in range(Z.shape[1])]
         square: Value = reduce(add, (gap * gap for gap in gaps))
     else:
@@ -127,7 +135,7 @@ def _kernel(a: Value, Z: np.ndarray[Any, np.dtype[np.float64]], nu: float) -> Va
 
 def _latent(A: Value, posterior: SparsePosterior) -> Latent:
     with torch.no_grad():
-        wide = _wide(posterior)
+        wide = in_float64(posterior)
         natural, S = wide.prior.natural(), wide.u_chol.tril().numpy()
         m, scale = wide.u_mean.numpy(), float(natural.scale)
         constant = 0.0 if natural.constant is None else float(natural.constant)
@@ -139,6 +147,6 @@ def _latent(A: Value, posterior: SparsePosterior) -> Latent:
     return Latent(mean, residual + (T * T).sum(), constant - reach, constant + reach, largest)
 
 
-def _wide(posterior: SparsePosterior) -> SparsePosterior:
+def in_float64(posterior: SparsePosterior) -> SparsePosterior:
     """Return a copy in float64 on the CPU."""
     return copy.deepcopy(posterior).cpu().double()

@@ -53,8 +53,8 @@ class Predictor:
         if X.ndim != 2 or X.shape[1] != features:
             raise ValueError(f"X must be of shape (n, {features}). Got {X.shape}.")
         gaps = np.isnan(X) if self.facts["missing"] == "impute" else False
-        if not (np.isfinite(X) | gaps).all():
-            raise ValueError("X must be finite. Got NaN or infinity.")
+        if not ((np.abs(X) <= 1e150) | gaps).all():
+            raise ValueError("X must be finite, up to 1e150. Got NaN or a larger number.")
         starts = range(0, max(1, len(X)), block)
         parts = [self.run(X[start : start + block]) for start in starts]
         return {name: np.concatenate([part[name] for part in parts]) for name in self._outputs}

@@ -2,6 +2,7 @@
 
 import copy
 from collections.abc import Sequence
+from numbers import Real
 from typing import Any
 
 import numpy as np
@@ -10,36 +11,50 @@ from sklearn.utils.validation import check_is_fitted
 
 from directgp.errors import NumericalError, require
 from directgp.estimators.base import SparseGPEstimator
-from directgp.estimators.fitting import check_row_argument
-from directgp.estimators.plotting import without_names
-from directgp.estimators.validation import RowValues, checked_levels
-from directgp.export.heads import Predictive, numbers, probabilities
-from directgp.export.latents import latents_of, scaled_inputs
+from directgp.estimators.frames import check_shares, deviation
+from directgp.estimators.validation import RowValues
+from directgp.export.heads import (
+    Predictive,
+    check_likelihood,
+    log_chances,
+    numbers,
+    probabilities,
+)
+from directgp.export.latents import in_float64, latents_of, scaled_inputs
 from directgp.export.program import Program, Value, concatenate, run
 from directgp.io import versions
+from directgp.predictive import predictive_quantiles
+from directgp.predictive.api import point_prediction
 from directgp.registry import ROW_CONSTANTS
+from directgp.shapes import Marginals
 
 _WHO = "directgp.export"
 
 
-def program_of(model: Any, levels: Sequence[float], row_value: float | None) -> Program:
-    """Return the predictions of a fitted estimator as a program, checked against the estimator."""
+def program_of(model: Any, levels: Sequence[float] | float, row_value: float | None) -> Program:
+    """Return the predictions of a fitted estimator as a program, compared with the estimator."""
     is_estimator = isinstance(model, SparseGPEstimator)
     require(is_estimator, f"model of {_WHO}", "an estimator of directgp", type(model).__name__)
     check_is_fitted(model)
-    wanted = tuple(checked_levels(levels, _WHO)) if len(levels) else ()
+    wanted = tuple(check_shares(levels, "levels", _WHO))
+    number = row_value is None or isinstance(row_value, Real)
+    require(number, f"row_value of {_WHO}", "a number", repr(row_value))
     members = vars(model).get("outputs_", [model])
-    program = Program()
-    found = [_outputs(program, member, wanted, row_value) for member in members]
-    for name in found[0]:
-        joined = concatenate([each[name] for each in found])
+    program, parts = Program(), []
+    for member in members:
+        check_likelihood(member.likelihood_)
+        parts.append(_outputs(program, member, wanted, row_value))
+    for name in parts[0]:
+        joined = concatenate([each[name] for each in parts])
         if name == "quantiles" and len(members) > 1:
             joined = joined.reshape(-1, len(members), len(wanted))
         elif name in ("mean", "std") and len(members) == 1:
             joined = joined.reshape(-1)
         program.outputs[name] = joined.number
-    program.facts = _facts(model, members[0], wanted)
-    _check(program, model, members[0], wanted, row_value)
+    program.facts = _facts(model, members, wanted)
+    for k, member in enumerate(members):
+        place = k if len(members) > 1 else None
+        _check(program, member, place, wanted, row_value, model.n_features_in_)
     return program
 
 
@@ -47,45 +62,51 @@ def _outputs(
     program: Program, model: Any, levels: tuple[float, ...], row_value: float | None
 ) -> dict[str, Value]:
     """Add the predictions of a model of one output to the program."""
-    likelihood, scalings = model.likelihood_, model.scalings_
-    given = _row_values(likelihood, row_value, 1)
-    check_row_argument(likelihood, given and given.argument, _WHO)
-    scaled = None if given is None else float(scalings.scaled_rows(given, exact=True)[0])
+    likelihood, scalings = copy.deepcopy(model.likelihood_).cpu().double(), model.scalings_
+    scaled = _scaled_row_value(model, row_value)
     latents = latents_of(scaled_inputs(program.X, scalings), model.posterior_)
-    wide = copy.deepcopy(likelihood).cpu().double()
-    family = Predictive(wide, scaled, scalings.unit, scalings.offset, levels)
-    return (probabilities if wide.task == "classification" else numbers)(family, latents)
+    family = Predictive(likelihood, scaled, scalings.unit, scalings.offset, levels)
+    return (probabilities if likelihood.task == "classification" else numbers)(family, latents)
 
 
-def _row_values(likelihood: Any, row_value: float | None, n: int) -> RowValues | None:
-    """Return the constant of n rows; raise if the likelihood has none, or not this one."""
+def _scaled_row_value(model: Any, row_value: float | None) -> float | None:
+    """Return the constant of all rows in the units of training; raise if it is not allowed."""
+    likelihood, who = model.likelihood_, f"row_value of {_WHO}"
+    name, argument = type(likelihood).__name__, likelihood.row_argument
     if row_value is None:
+        allowed = f"the {argument} of all rows, for {name}"
+        require(argument is None or not likelihood.row_required, who, allowed, None)
         return None
-    argument = likelihood.row_argument
-    allowed = f"given with a likelihood that uses {' or '.join(ROW_CONSTANTS)}"
-    require(argument is not None, f"row_value of {_WHO}", allowed, type(likelihood).__name__)
-    return RowValues(argument, np.full(n, row_value)).checked(n, _WHO)
+    require(argument is not None, who, f"None for {name}, which has no constants", row_value)
+    constant = ROW_CONSTANTS[argument]
+    value = np.array([float(row_value)])
+    allowed = f"{constant.allowed}, the {argument} of all rows"
+    require(bool(constant.valid(value).all()), who, allowed, row_value)
+    return float(model.scalings_.scaled_rows(RowValues(argument, value), exact=True)[0])
 
 
-def _facts(model: Any, member: Any, levels: tuple[float, ...]) -> dict[str, Any]:
+def _facts(model: Any, members: Sequence[Any], levels: tuple[float, ...]) -> dict[str, Any]:
     """Return what a user of the exported model has to know."""
     names = getattr(model, "feature_names_in_", None)
     classes = getattr(model, "classes_", None)
+    families = [type(member.likelihood_).__name__ for member in members]
+    plain = [] if classes is None else classes.tolist()
     return {
         "estimator": type(model).__name__,
-        "likelihood": type(member.likelihood_).__name__,
+        "likelihood": families[0] if len(families) == 1 else families,
         "num_features": int(model.n_features_in_),
         "feature_names": None if names is None else [str(name) for name in names],
-        "classes": None if classes is None else classes.tolist(),
+        "classes": [x if isinstance(x, bool | int | float | str) else str(x) for x in plain]
+        or None,
         "output_names": getattr(model, "output_names_", None),
-        "levels": list(levels),
-        "missing": "error" if member.scalings_.imputation is None else "impute",
+        "levels": list(levels) if classes is None else [],
+        "missing": "error" if members[0].scalings_.imputation is None else "impute",
         "versions": versions(),
     }
 
 
 _PROBES = 64
-_ERROR = {torch.float64: 1e-6, torch.float32: 1e-4}
+_ERROR = 1e-6
 """Largest difference from the estimator, relative to the value plus the unit of the targets."""
 
 _TIE = 1e-7
@@ -95,51 +116,59 @@ _TIE = 1e-7
 def _check(
     program: Program,
     model: Any,
-    member: Any,
+    place: int | None,
     levels: tuple[float, ...],
     row_value: float | None,
+    d: int,
 ) -> None:
-    """Raise `NumericalError` if the program differs from the estimator.
+    """Raise `NumericalError` if the program differs from what the library computes in float64.
 
-    Rows are inducing inputs, mixtures of them, and others far away.
+    Rows are inducing inputs, mixtures of them, and others far away; some have gaps if they may.
     """
-    random, Z = np.random.default_rng(0), member.posterior_.Z.detach().cpu().double()
-    inducing = Z.reshape(-1, Z.shape[-1]).numpy()
-    m, d = inducing.shape
-    near = inducing[random.integers(m, size=_PROBES)]
-    mixed = inducing[random.integers(m, size=(_PROBES, d)), np.arange(d)]
-    far = 3 * inducing.std(0) * random.standard_normal((_PROBES, d))
-    X = member.scalings_.inputs.backward(np.concatenate([near, mixed, far]))
-    X = X[:, : model.n_features_in_]
-    values = _row_values(member.likelihood_, row_value, len(X))
-    given = {} if values is None else {values.argument: values.values}
+    random, scalings = np.random.default_rng(0), model.scalings_
+    posterior = in_float64(model.posterior_)
+    Z = posterior.Z.detach().reshape(-1, posterior.Z.shape[-1]).numpy()
+    near = Z[random.integers(len(Z), size=_PROBES)]
+    mixed = Z[random.integers(len(Z), size=(_PROBES, Z.shape[1])), np.arange(Z.shape[1])]
+    far = 3 * np.maximum(Z.std(0), 1) * random.standard_normal((_PROBES, Z.shape[1]))
+    X = scalings.inputs.backward(np.concatenate([near, mixed, far]))[:, :d]
+    if scalings.imputation is not None:
+        X = np.where(random.random(X.shape) < 0.1, np.nan, X)
     found = run(program, X)
-    with without_names():
-        expected = _expected(model, X, levels, given)
-    allowed = _ERROR[member.posterior_.Z.dtype]
+    with torch.no_grad():
+        q = posterior.marginals(torch.as_tensor(scalings.scaled_inputs(X)))
+        likelihood = copy.deepcopy(model.likelihood_).cpu().double()
+        value = _scaled_row_value(model, row_value)
+        if value is not None:
+            likelihood = likelihood.with_row_values(
+                torch.full((len(X),), value, dtype=torch.float64)
+            )
+        expected = _expected(likelihood, q, levels)
     for name, (lower, upper) in expected.items():
-        unit = 1.0 if name == "probabilities" else abs(member.scalings_.unit)
-        away = np.maximum(lower - found[name], found[name] - upper) / (unit + np.abs(lower))
+        got = found[name] if place is None else found[name][:, place]
+        if name == "std":
+            got = got / abs(scalings.unit)
+        elif name != "probabilities":
+            got = (got - scalings.offset) / scalings.unit
+        away = np.maximum(lower - got, got - upper) / (1 + np.abs(lower))
         # NaN is a difference, too.
-        if not (away <= allowed).all():
+        if not (away <= _ERROR).all():
             raise NumericalError(
-                f"The exported {name} would differ from the estimator by {away.max():.1e}, and "
-                f"{allowed:g} is allowed. Fit with another likelihood, or with more jitter."
+                f"The exported {name} would differ from the estimator by {np.max(away):.1e}, and "
+                f"{_ERROR:g} is allowed. Please report this; another likelihood or kernel may work."
             )
 
 
-def _expected(model: Any, X: Any, levels: tuple[float, ...], given: dict[str, Any]) -> Any:
-    """Return lower and upper bounds of what the estimator predicts."""
-    if hasattr(model, "classes_"):
-        chances = model.predict_proba(X)
+def _expected(likelihood: Any, q: Marginals, levels: tuple[float, ...]) -> dict[str, Any]:
+    """Return lower and upper bounds of what the library predicts, for scaled targets."""
+    if likelihood.task == "classification":
+        chances = log_chances(likelihood, q).exp().T.numpy()
         return {"probabilities": (chances, chances)}
-    mean = model.predict(X, **given)
-    found = {"mean": (mean, mean)}
-    if levels and model._task == "count":
-        wide = np.clip([[level - _TIE, level + _TIE] for level in levels], 1e-300, 1 - 1e-16)
-        ends = model.predict_quantiles(X, wide.reshape(-1), **given).reshape(len(X), -1, 2)
-        found["quantiles"] = ends[..., 0], ends[..., 1]
-    elif levels:
-        quantiles = model.predict_quantiles(X, levels, **given)
-        found["quantiles"] = quantiles, quantiles
+    mean, std = point_prediction(likelihood, q).numpy(), deviation(likelihood, q).numpy()
+    found = {"mean": (mean, mean), "std": (std, std)}
+    if levels:
+        tie = _TIE if likelihood.task == "count" else 0.0
+        ends = (np.clip(np.array(levels) + sign * tie, 1e-300, 1 - 1e-16) for sign in (-1, 1))
+        low, high = (predictive_quantiles(likelihood, q, end.tolist()).T.numpy() for end in ends)
+        found["quantiles"] = low, high
     return found

@@ -14,8 +14,8 @@ from jaxtyping import Float64
 from directgp.errors import NumericalError
 from directgp.export.program import Program, Value, concatenate, run
 
-DEGREE = 12
-"""Number of Chebyshev polynomials on a panel."""
+POLYNOMIALS = 12
+"""Number of Chebyshev polynomials on a panel, of each axis."""
 
 _MAX_PANELS = 4096
 _PILOT = 2
@@ -65,8 +65,9 @@ class Axis:
     def place(self, x: Value) -> tuple[Value, Value]:
         """Return the panel of x as a whole number in floating point, and the place in it."""
         if self.bend is not None:
-            scaled = x / self.bend
-            x = (scaled + (scaled * scaled + 1.0).sqrt()).log()
+            size = (x / self.bend).maximum(-1.0 * x / self.bend)
+            asinh = (size + (size * size + 1.0).sqrt()).log()
+            x = (x < 0.0).where(-1.0 * asinh, asinh)
         position = (x - self._ends()[0]) / self.width
         # NaN has the panel 0, and stays NaN in its place.
         panel = (0.0 < position).where(position.floor().minimum(self.panels - 1.0), 0.0)
@@ -82,8 +83,14 @@ def chebyshev(x: Value, number: int) -> list[Value]:
     return found[:number]
 
 
-def _nodes(number: int) -> Points:
+def chebyshev_nodes(number: int) -> Points:
+    """Return the zeros of T_number."""
     return np.cos(np.pi * (np.arange(number) + 0.5) / number)
+
+
+def to_coefficients(number: int) -> Float64[np.ndarray, "q q"]:
+    """Return the matrix from values at the nodes to coefficients of the polynomials."""
+    return np.linalg.inv(np.polynomial.chebyshev.chebvander(chebyshev_nodes(number), number - 1))
 
 
 @dataclass(frozen=True)
@@ -124,12 +131,12 @@ class Table:
     def _basis(self, coordinates: tuple[Value, ...]) -> tuple[Value, Value]:
         """Return the panel as an integer (n, 1), and the products of polynomials (n, c)."""
         places = [axis.place(x) for axis, x in zip(self.axes, coordinates, strict=True)]
-        columns = [concatenate(chebyshev(local, DEGREE)) for _, local in places]
+        columns = [concatenate(chebyshev(local, POLYNOMIALS)) for _, local in places]
         panel, basis = places[0][0], columns[0]
         if len(places) == 2:
             panel = panel * float(self.axes[1].panels) + places[1][0]
-            both = basis.reshape(-1, DEGREE, 1) * columns[1].reshape(-1, 1, DEGREE)
-            basis = both.reshape(-1, DEGREE * DEGREE)
+            both = basis.reshape(-1, POLYNOMIALS, 1) * columns[1].reshape(-1, 1, POLYNOMIALS)
+            basis = both.reshape(-1, POLYNOMIALS * POLYNOMIALS)
         return panel.cast("int64"), basis
 
 
@@ -172,17 +179,18 @@ def _refined(function: Function, axes: tuple[Axis, ...], tolerance: float) -> Ta
         )
     raise NumericalError(
         f"The predictions of this model vary too fast with mean and variance of f for a table of "
-        f"{_MAX_PANELS} panels. Fit with another likelihood, or export with levels=()."
+        f"{_MAX_PANELS} panels. Export with levels=() or levels nearer to 0.5 if they are "
+        "quantiles, or fit with another likelihood."
     )
 
 
 def _interpolated(function: Function, axes: tuple[Axis, ...]) -> tuple[Table, list[float]]:
     """Return the interpolating polynomials, and the size of the last two along each axis."""
-    nodes = [axis.at(_nodes(DEGREE)) for axis in axes]
+    nodes = [axis.at(chebyshev_nodes(POLYNOMIALS)) for axis in axes]
     values = _finite(function, *(grid.reshape(-1) for grid in np.meshgrid(*nodes, indexing="ij")))
-    shape = [size for axis in axes for size in (axis.panels, DEGREE)]
+    shape = [size for axis in axes for size in (axis.panels, POLYNOMIALS)]
     grid = values.reshape(-1, *shape)
-    matrix = np.linalg.inv(np.polynomial.chebyshev.chebvander(_nodes(DEGREE), DEGREE - 1))
+    matrix = to_coefficients(POLYNOMIALS)
     tails = []
     for place in range(2, 2 * len(axes) + 1, 2):
         grid = np.moveaxis(np.tensordot(matrix, grid, (1, place)), 0, place)
@@ -190,7 +198,7 @@ def _interpolated(function: Function, axes: tuple[Axis, ...]) -> tuple[Table, li
         tails.append(float(np.abs(np.take(grid, [-2, -1], place)).max()))
     # From (j, p, c) or (j, p1, c1, p2, c2) to panels, values, polynomials.
     panels, polynomials = range(1, grid.ndim, 2), range(2, grid.ndim, 2)
-    size = DEGREE ** len(axes)
+    size = POLYNOMIALS ** len(axes)
     ordered = grid.transpose(*panels, 0, *polynomials).reshape(-1, len(values), size)
     return Table(axes, np.ascontiguousarray(ordered)), tails
 
