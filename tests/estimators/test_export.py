@@ -166,7 +166,18 @@ def test_large_counts() -> None:
     np.testing.assert_allclose(found["quantiles"], model.predict_quantiles(X, LEVELS), rtol=1e-6)
 
 
-def test_gaps_several_outputs_and_names(tmp_path: Path) -> None:
+@pytest.mark.slow
+def test_counts_of_a_wide_prior() -> None:
+    random = np.random.default_rng(2)
+    inputs = random.normal(size=(300, 2))
+    counts = random.poisson(300 * np.exp(np.sin(2 * inputs[:, 0]) + 0.5 * inputs[:, 1]))
+    settings = QUICK | {"likelihood": "poisson", "max_iter": 60, "num_inducing": 60}
+    model = SparseGPCountRegressor(**settings).fit(inputs, counts)
+    found = run(program_of(model, LEVELS, None), inputs)
+    np.testing.assert_array_equal(found["quantiles"], model.predict_quantiles(inputs, LEVELS))
+
+
+def test_gaps_and_several_outputs(tmp_path: Path) -> None:
     gaps = np.where(RANDOM.random(X.shape) < 0.1, np.nan, X)
     both = np.stack([NUMBERS, 100 * POSITIVE], 1)
     model = SparseGPRegressor(**(QUICK | {"likelihood": "gaussian", "missing": "impute"}))

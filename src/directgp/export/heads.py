@@ -291,7 +291,11 @@ class _CountQuantile:
         if number == largest:
             return found
         last = Table(table.axes, table.coefficients[:, -1:])
-        counts = _growing(number - 1, largest)
+        (ends,) = self.thresholds(np.array([number - 1.0]), spread)
+        farthest = q.upper - ends.min()
+        # The table covers a rectangle, and so means of f beyond their bound.
+        reached = self._quantiles(ends + farthest, spread).max()
+        counts = _growing(number - 1, int(reached))
 
         def log_count(beyond: Any, s: Any) -> Rows:
             values, rows = np.unique(s, return_inverse=True)
@@ -304,10 +308,9 @@ class _CountQuantile:
                 )
             return found
 
-        farthest = q.upper - self.thresholds(counts[:1], spread).min()
         beyond = q.mean - last.evaluate(s)
-        # The larger the count, the smaller the deviation of f that matters.
-        bends = [bend / ratio for bend in [table.axes[0].bend or axis.upper] for ratio in (1, 10)]
+        # A deviation of f matters from about 1/√κ on.
+        bends = [ratio / math.sqrt(reached) for ratio in (0.3, 3.0, 30.0)]
         far = tabulate(log_count, [Axis(0.0, farthest), axis], TOLERANCE, bends)
         large = 0.0 - (0.0 - far.evaluate(beyond.maximum(0.0), s).exp()).floor()
         return (beyond > 0.0).where(large, found)
