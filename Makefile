@@ -41,6 +41,7 @@ VERSION_TESTS := tests/unit/estimators tests/unit/likelihoods tests/unit/persist
   tests/unit/posteriors tests/unit/datasets tests/unit/reports tests/unit/interop/test_gpytorch_adapted.py tests/unit/test_io.py \
   tests/unit/test_plots.py tests/unit/training/test_train.py tests/unit/training/test_train_stream.py \
   tests/estimators/test_fits.py tests/estimators/test_saving.py tests/estimators/test_plot_methods.py \
+  tests/estimators/test_export.py \
   tests/frozen/test_files.py tests/cli/test_fit.py tests/cli/test_predict.py
 VERSION_EXTRAS := cli,excel,export
 # Tools of the tests, in the versions of constraints.txt whatever the versions of the libraries.
