@@ -23,7 +23,7 @@ from directgp.export.latents import Latent
 from directgp.export.program import Value, concatenate
 from directgp.export.tables import (
     Axis,
-    Table,
+    Interpolant,
     chebyshev,
     chebyshev_nodes,
     tabulate,
@@ -62,7 +62,7 @@ Evaluate = Callable[[Likelihood, Marginals], Sequence[Tensor]]
 
 
 @dataclass(frozen=True)
-class Predictive:
+class TargetFamily:
     """The likelihood of a fitted model for rows of one constant, and the units of its targets."""
 
     likelihood: Likelihood
@@ -126,7 +126,7 @@ def log_chances(likelihood: Any, q: Marginals) -> Float[Tensor, "c n"]:
     return torch.stack([predictive_log_density(likelihood, y, q) for y in labels])
 
 
-def probabilities(family: Predictive, latents: Sequence[Latent]) -> Outputs:
+def probabilities(family: TargetFamily, latents: Sequence[Latent]) -> Outputs:
     """Return the probability of each class, (n, K)."""
     if family.likelihood.gumbel_max:
         return {"probabilities": _softmax(latents)}
@@ -154,7 +154,7 @@ def probabilities(family: Predictive, latents: Sequence[Latent]) -> Outputs:
     return {"probabilities": chances / chances.sum()}
 
 
-def numbers(family: Predictive, latents: Sequence[Latent]) -> Outputs:
+def numbers(family: TargetFamily, latents: Sequence[Latent]) -> Outputs:
     """Return mean, standard deviation and quantiles of real numbers or counts."""
     likelihood = family.likelihood
     if likelihood.task == "count":
@@ -164,7 +164,7 @@ def numbers(family: Predictive, latents: Sequence[Latent]) -> Outputs:
     return (_additive if likelihood.additive else _general)(family, *latents)
 
 
-def _table(family: Predictive, q: Latent, function: Evaluate) -> Table:
+def _table(family: TargetFamily, q: Latent, function: Evaluate) -> Interpolant:
     """Tabulate over mean and deviation of f."""
 
     def values(mean: Any, deviation: Any) -> Rows:
@@ -174,7 +174,7 @@ def _table(family: Predictive, q: Latent, function: Evaluate) -> Table:
     return tabulate(values, axes, TOLERANCE)
 
 
-def _additive(family: Predictive, q: Latent) -> Outputs:
+def _additive(family: TargetFamily, q: Latent) -> Outputs:
     """y = f + noise: what is added to the mean of f depends on its variance alone."""
     levels = list(family.levels)
 
@@ -196,7 +196,7 @@ def _additive(family: Predictive, q: Latent) -> Outputs:
     return outputs
 
 
-def _general(family: Predictive, q: Latent) -> Outputs:
+def _general(family: TargetFamily, q: Latent) -> Outputs:
     """Targets in the units of the user; logs of them where f is on the scale of the log."""
     levels, unit = list(family.levels), abs(family.unit)
     logs = family.likelihood.latent_scale == "log"
@@ -220,7 +220,7 @@ def _columns(values: Value, start: int, number: int) -> Value:
     return values.take(np.arange(start, start + number), axis=1)
 
 
-def _changing_noise(family: Predictive, q: Latent, log_noise: Latent) -> Outputs:
+def _changing_noise(family: TargetFamily, q: Latent, log_noise: Latent) -> Outputs:
     """N(f, e^g): quantiles are those of variance u + (1 − u)e^{g − E g}, scaled and moved."""
     noise = log_noise.mean.exp()
     total = q.variance + noise
@@ -248,7 +248,7 @@ def _changing_noise(family: Predictive, q: Latent, log_noise: Latent) -> Outputs
     return outputs
 
 
-def _counts(family: Predictive, q: Latent) -> Outputs:
+def _counts(family: TargetFamily, q: Latent) -> Outputs:
     """Mean and deviation by their logs, and quantiles."""
 
     def moments(likelihood: Likelihood, q: Marginals) -> Sequence[Tensor]:
@@ -273,7 +273,7 @@ class _CountQuantile:
     quantile is κ rounded up.
     """
 
-    family: Predictive
+    family: TargetFamily
     level: float
 
     def written(self, q: Latent) -> Value:
@@ -290,7 +290,7 @@ class _CountQuantile:
         found = table.count_below(q.mean, s)
         if number == largest:
             return found
-        last = Table(table.axes, table.coefficients[:, -1:])
+        last = Interpolant(table.axes, table.coefficients[:, -1:])
         (ends,) = self.thresholds(np.array([number - 1.0]), spread)
         farthest = q.upper - ends.min()
         # The table covers a rectangle, and so means of f beyond their bound.

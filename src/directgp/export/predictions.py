@@ -14,7 +14,7 @@ from directgp.estimators.base import SparseGPEstimator
 from directgp.estimators.frames import check_shares, deviation
 from directgp.estimators.validation import RowValues
 from directgp.export.heads import (
-    Predictive,
+    TargetFamily,
     check_likelihood,
     log_chances,
     numbers,
@@ -65,7 +65,7 @@ def _outputs(
     likelihood, scalings = copy.deepcopy(model.likelihood_).cpu().double(), model.scalings_
     scaled = _scaled_row_value(model, row_value)
     latents = latents_of(scaled_inputs(program.X, scalings), model.posterior_)
-    family = Predictive(likelihood, scaled, scalings.unit, scalings.offset, levels)
+    family = TargetFamily(likelihood, scaled, scalings.unit, scalings.offset, levels)
     return (probabilities if likelihood.task == "classification" else numbers)(family, latents)
 
 

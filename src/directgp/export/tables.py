@@ -94,7 +94,7 @@ def to_coefficients(number: int) -> Float64[np.ndarray, "q q"]:
 
 
 @dataclass(frozen=True)
-class Table:
+class Interpolant:
     """Coefficients of shape (panels of all axes, values, product of degrees)."""
 
     axes: tuple[Axis, ...]
@@ -145,7 +145,7 @@ def tabulate(
     axes: Sequence[Axis],
     tolerance: float,
     bends: Sequence[float | None] | None = None,
-) -> Table:
+) -> Interpolant:
     """Return a table whose error is at most about the tolerance.
 
     The last axis gets the bend with which few panels leave the smallest error. Raises
@@ -164,7 +164,7 @@ def _tail(function: Function, axes: tuple[Axis, ...]) -> float:
     return max(_interpolated(function, pilot)[1])
 
 
-def _refined(function: Function, axes: tuple[Axis, ...], tolerance: float) -> Table:
+def _refined(function: Function, axes: tuple[Axis, ...], tolerance: float) -> Interpolant:
     """Split panels until the error is at most the tolerance."""
     while math.prod(axis.panels for axis in axes) <= _MAX_PANELS:
         table, tails = _interpolated(function, axes)
@@ -184,7 +184,7 @@ def _refined(function: Function, axes: tuple[Axis, ...], tolerance: float) -> Ta
     )
 
 
-def _interpolated(function: Function, axes: tuple[Axis, ...]) -> tuple[Table, list[float]]:
+def _interpolated(function: Function, axes: tuple[Axis, ...]) -> tuple[Interpolant, list[float]]:
     """Return the interpolating polynomials, and the size of the last two along each axis."""
     nodes = [axis.at(chebyshev_nodes(POLYNOMIALS)) for axis in axes]
     values = _finite(function, *(grid.reshape(-1) for grid in np.meshgrid(*nodes, indexing="ij")))
@@ -200,10 +200,10 @@ def _interpolated(function: Function, axes: tuple[Axis, ...]) -> tuple[Table, li
     panels, polynomials = range(1, grid.ndim, 2), range(2, grid.ndim, 2)
     size = POLYNOMIALS ** len(axes)
     ordered = grid.transpose(*panels, 0, *polynomials).reshape(-1, len(values), size)
-    return Table(axes, np.ascontiguousarray(ordered)), tails
+    return Interpolant(axes, np.ascontiguousarray(ordered)), tails
 
 
-def _error(function: Function, table: Table) -> float:
+def _error(function: Function, table: Interpolant) -> float:
     """Return the largest error at places between the nodes of every panel."""
     places = [axis.at(_BETWEEN) for axis in table.axes]
     points = [grid.reshape(-1) for grid in np.meshgrid(*places, indexing="ij")]
