@@ -125,15 +125,15 @@ def _check(
 
     Rows are inducing inputs, mixtures of them, and others far away; some have gaps if they may.
     """
-    random, scalings = np.random.default_rng(0), model.scalings_
+    generator, scalings = np.random.default_rng(0), model.scalings_
     posterior = in_float64(model.posterior_)
     Z = posterior.Z.detach().reshape(-1, posterior.Z.shape[-1]).numpy()
-    near = Z[random.integers(len(Z), size=_PROBES)]
-    mixed = Z[random.integers(len(Z), size=(_PROBES, Z.shape[1])), np.arange(Z.shape[1])]
-    far = 3 * np.maximum(Z.std(0), 1) * random.standard_normal((_PROBES, Z.shape[1]))
+    near = Z[generator.integers(len(Z), size=_PROBES)]
+    mixed = Z[generator.integers(len(Z), size=(_PROBES, Z.shape[1])), np.arange(Z.shape[1])]
+    far = 3 * np.maximum(Z.std(0), 1) * generator.standard_normal((_PROBES, Z.shape[1]))
     X = scalings.inputs.backward(np.concatenate([near, mixed, far]))[:, :d]
     if scalings.imputation is not None:
-        X = np.where(random.random(X.shape) < 0.1, np.nan, X)
+        X = np.where(generator.random(X.shape) < 0.1, np.nan, X)
     found = run(program, X)
     with torch.no_grad():
         q = posterior.marginals(torch.as_tensor(scalings.scaled_inputs(X)))
