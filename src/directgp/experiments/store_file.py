@@ -113,7 +113,12 @@ def _header_in_journal(path: Path) -> bytes | None:
     journal = path.with_name(f"{path.name}-journal")
     if not journal.is_file():
         return None
-    with journal.open("rb") as file:
+    try:
+        file = journal.open("rb")
+    except FileNotFoundError:
+        # Another program has ended its transaction since the last line.
+        return None
+    with file:
         start = file.read(28)
         if len(start) < 28 or not start.startswith(_JOURNAL):
             return None
@@ -121,7 +126,7 @@ def _header_in_journal(path: Path) -> bytes | None:
         if not pages:
             return b""
         # Each record is the number of a page, the page as it was, and a checksum.
-        for at in range(sector, journal.stat().st_size, page + 8):
+        for at in range(sector, os.fstat(file.fileno()).st_size, page + 8):
             file.seek(at)
             if file.read(4) == b"\0\0\0\1":
                 return file.read(_HEADER)

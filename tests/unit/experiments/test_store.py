@@ -165,6 +165,16 @@ def renewed(file: sqlite3.Connection, cell: Cell) -> float:
     return float(beat)
 
 
+def test_a_journal_that_vanishes_belongs_to_a_transaction_that_ended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Store(tmp_path / "store").close()
+    found = Path.is_file
+    monkeypatch.setattr(Path, "is_file", lambda path: path.suffix == "" or found(path))
+    assert Path(tmp_path / "store-journal").is_file()
+    Store(tmp_path / "store").close()
+
+
 def test_many_programs_claim_and_put_at_once(tmp_path: Path) -> None:
     cells = [fit(repeat=repeat) for repeat in range(12)]
     done: list[str] = []
