@@ -81,10 +81,11 @@ class TargetFamily:
         """Return values of the library for marginals of shape (k,), or (P, k) for P latents."""
         with torch.no_grad():
             q = Marginals(torch.from_numpy(mean), torch.from_numpy(variance))
-            found = function(self._likelihood(mean.shape[-1]), q)
+            found = function(self.for_rows(mean.shape[-1]), q)
             return np.stack([each.double().numpy() for each in found])
 
-    def _likelihood(self, rows: int) -> Likelihood:
+    def for_rows(self, rows: int) -> Likelihood:
+        """Return the likelihood of this many rows."""
         if self.row_value is None:
             return self.likelihood
         values = torch.full((rows,), self.row_value, dtype=torch.float64)
@@ -93,14 +94,14 @@ class TargetFamily:
     @property
     def bounded(self) -> bool:
         """Whether there is a largest count."""
-        return self._likelihood(1).largest_target() is not None
+        return self.for_rows(1).largest_target() is not None
 
     def in_units(self, y: Value) -> Value:
         """Return scaled targets in the units of the user."""
         return y * self.unit + self.offset
 
 
-def check_likelihood(likelihood: Likelihood) -> None:
+def check_exportable(likelihood: Likelihood) -> None:
     """Raise `UnsupportedError` for a likelihood that is not exported."""
     name, number = type(likelihood).__name__, likelihood.num_latent
     known = likelihood.gumbel_max or (likelihood.log_variances == (1,) and not likelihood.own)

@@ -15,7 +15,7 @@ from directgp.estimators.frames import check_shares, deviation
 from directgp.estimators.validation import RowValues
 from directgp.export.heads import (
     TargetFamily,
-    check_likelihood,
+    check_exportable,
     log_chances,
     numbers,
     probabilities,
@@ -42,7 +42,7 @@ def program_of(model: Any, levels: Sequence[float] | float, row_value: float | N
     members = vars(model).get("outputs_", [model])
     program, parts = Program(), []
     for member in members:
-        check_likelihood(member.likelihood_)
+        check_exportable(member.likelihood_)
         parts.append(_outputs(program, member, wanted, row_value))
     for name in parts[0]:
         joined = concatenate([each[name] for each in parts])
@@ -62,11 +62,16 @@ def _outputs(
     program: Program, model: Any, levels: tuple[float, ...], row_value: float | None
 ) -> dict[str, Value]:
     """Add the predictions of a model of one output to the program."""
+    family = _family(model, levels, row_value)
+    latents = latents_of(scaled_inputs(program.X, model.scalings_), model.posterior_)
+    is_label = family.likelihood.task == "classification"
+    return (probabilities if is_label else numbers)(family, latents)
+
+
+def _family(model: Any, levels: tuple[float, ...], row_value: float | None) -> TargetFamily:
     likelihood, scalings = copy.deepcopy(model.likelihood_).cpu().double(), model.scalings_
     scaled = _scaled_row_value(model, row_value)
-    latents = latents_of(scaled_inputs(program.X, scalings), model.posterior_)
-    family = TargetFamily(likelihood, scaled, scalings.unit, scalings.offset, levels)
-    return (probabilities if likelihood.task == "classification" else numbers)(family, latents)
+    return TargetFamily(likelihood, scaled, scalings.unit, scalings.offset, levels)
 
 
 def _scaled_row_value(model: Any, row_value: float | None) -> float | None:
@@ -137,12 +142,7 @@ def _check(
     found = run(program, X)
     with torch.no_grad():
         q = posterior.marginals(torch.as_tensor(scalings.scaled_inputs(X)))
-        likelihood = copy.deepcopy(model.likelihood_).cpu().double()
-        value = _scaled_row_value(model, row_value)
-        if value is not None:
-            likelihood = likelihood.with_row_values(
-                torch.full((len(X),), value, dtype=torch.float64)
-            )
+        likelihood = _family(model, levels, row_value).for_rows(len(X))
         expected = _expected(likelihood, q, levels)
     for name, (lower, upper) in expected.items():
         got = found[name] if place is None else found[name][:, place]
