@@ -11,6 +11,16 @@ from tests import annotations
 annotations.check_each_combination_once()
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark the parameters named by `slow_for` as slow, before pytest deselects by marker."""
+    for item in items:
+        for mark in item.iter_markers("slow_for"):
+            parameters = item.name.partition("[")[2]
+            if any(word in parameters for word in mark.args):
+                item.add_marker("slow")
+
+
 @pytest.fixture(autouse=True, scope="module")
 def annotations_of_another_file() -> None:
     """What one file of tests has checked is checked again in the next."""

@@ -125,6 +125,7 @@ def test_scores_of_our_regressor_are_those_of_its_normal_predictions() -> None:
     assert {"mode", "beta", "likelihood", "num_inducing", "reason"} <= set(ours._choices(model))
 
 
+@pytest.mark.slow
 def test_scores_of_our_counts_and_classes() -> None:
     data = few(problem("overdispersed", 60, 0), 20)
     counts = SparseGPCountRegressor(likelihood="poisson", **QUICK).fit(data.X, data.y)

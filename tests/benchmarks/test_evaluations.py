@@ -104,6 +104,7 @@ def row() -> dict[str, Any]:
     return measure_size(SIZE, "cpu", 2, 1e-4)
 
 
+@pytest.mark.slow
 def test_a_size_has_every_cell_and_its_own_rates(row: dict[str, Any]) -> None:
     assert set(row["ms"]) == set(row["over_floor"]) == {*CELLS, BATCH}
     assert len(row["matmul_rates"]) == 2

@@ -129,6 +129,7 @@ def test_weights_need_a_row_of_each_class(iris: Path) -> None:
     assert "must be positive in some row of each class. Got 0 in every row of 'versi" in answer.err
 
 
+@pytest.mark.slow
 def test_a_comparison_has_the_scores_of_classes(iris: Path) -> None:
     options = ("--target", "kind", "--drop", "code", "--methods", "elbo,auto,mean,linear")
     more = ("--repeats", "1", "--max-iter", "3", "--inducing", "5", "--kernel", "rbf", "--ard")

@@ -74,6 +74,7 @@ def test_regression(table: Path) -> None:
 
 @pytest.mark.usefixtures("in_this_process", "without_drawing")
 @pytest.mark.parametrize(("task", "second"), [("classification", "error"), ("count", "MRE")])
+@pytest.mark.slow_for("count")
 def test_other_tasks(here: Path, task: str, second: str) -> None:
     made, target = (class_table(), "label") if task == "classification" else (count_table(), "k")
     path = write_csv(made, here / "table.csv")
@@ -162,6 +163,7 @@ def test_a_pipe_gets_no_control_codes(table: Path) -> None:
 
 
 @pytest.mark.usefixtures("without_drawing")
+@pytest.mark.slow
 def test_processes_of_its_own_give_the_same_results(
     table: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -30,6 +30,7 @@ from tests.cli.running import (
 )
 
 
+@pytest.mark.slow
 def test_the_model_is_that_of_the_estimator(trained: Path) -> None:
     table = regression_table()
     kind = table.column("kind").to_numpy()
@@ -131,6 +132,7 @@ def test_json_is_one_document_and_nothing_else(here: Path) -> None:
     assert len(facts["notes"]) == 2 and len(facts["warnings"]) == 1
 
 
+@pytest.mark.slow
 def test_seeds_decide(here: Path) -> None:
     write_csv(regression_table(), here / "reg.csv")
     options = ("--target", "y", "--drop", "code", *QUICK, "--quiet")
@@ -193,6 +195,7 @@ def test_a_model_of_an_earlier_version_is_replaced_by_one_file(trained: Path, he
     assert load_folder(here / "m", "cpu")[1].rows == 40
 
 
+@pytest.mark.slow
 def test_drafts_of_a_killed_fit_are_neither_a_model_nor_in_the_way(here: Path) -> None:
     write_csv(regression_table(), here / "reg.csv")
     options = ("fit", "reg.csv", "--target", "y", "--drop", "code", *QUICK, "--out", "m")
@@ -230,6 +233,7 @@ def ready_to_be_interrupted() -> None:
     signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
+@pytest.mark.slow
 def test_ctrl_c_writes_the_best_model_so_far(here: Path) -> None:
     """On a terminal, whose bar of progress shows when candidates are trained."""
     command = [sys.executable, "-m", "directgp", "fit", "friedman1", "--effort", "thorough"]

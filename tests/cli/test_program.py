@@ -79,6 +79,7 @@ def test_version() -> None:
     assert run("--version").out == f"directgp {directgp.__version__}\n"
 
 
+@pytest.mark.slow
 def test_pipes_get_no_control_codes(trained: Path, tmp_path: Path) -> None:
     words = ("predict", trained / "reg", trained / "reg.csv", "--out", tmp_path / "p.csv")
     found = program(*words)

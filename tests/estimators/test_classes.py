@@ -98,6 +98,7 @@ def test_ordered_classes_have_one_latent_function() -> None:
     assert model.predict_latent(FLOWERS)[0].shape == (150,)
 
 
+@pytest.mark.slow
 def test_a_search_compares_candidates_of_three_classes() -> None:
     settings: dict[str, Any] = {"effort": "fast", "num_inducing": 10, "max_iter": 15}
     model = SparseGPClassifier(kernel="rbf", ard=False, random_state=0, **settings)
@@ -131,6 +132,7 @@ def test_what_does_not_fit_the_classes_is_refused() -> None:
 
 
 @pytest.mark.parametrize("likelihood", ["softmax", "robust_max", "ordinal"])
+@pytest.mark.slow
 def test_partial_dependence_has_a_curve_for_each_class(likelihood: str) -> None:
     """The curve by `predict_proba`, the band by 4000 joint draws of f from another function."""
     model, rows = fitted(likelihood=likelihood), FLOWERS[::2]

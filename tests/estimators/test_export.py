@@ -100,6 +100,7 @@ NAMES = [
 
 
 @pytest.mark.parametrize("name", NAMES)
+@pytest.mark.slow_for("poisson", "negative_binomial", "gamma", "heteroscedastic")
 def test_every_likelihood_predicts_the_same(name: str) -> None:
     model = fitted(name)
     program = program_of(model, LEVELS, ROW_VALUES.get(name))
@@ -157,6 +158,7 @@ def test_every_kernel_at_and_between_inducing_inputs(kernel: str, dtype: str, er
             np.testing.assert_allclose(found[key], value, rtol=error, atol=error, err_msg=key)
 
 
+@pytest.mark.slow
 def test_large_counts() -> None:
     counts = RANDOM.poisson(1000 * POSITIVE).astype(float)
     settings = QUICK | {"likelihood": "poisson", "max_iter": 30}

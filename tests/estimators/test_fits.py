@@ -181,6 +181,7 @@ def loud_in_part(seed: int = 4) -> tuple[np.ndarray, np.ndarray]:
     return x[:, None], np.sin(x) + noise + wild * random.normal(scale=3, size=200)
 
 
+@pytest.mark.slow
 def test_the_default_has_a_variance_and_says_where_its_intervals_are_too_narrow() -> None:
     """Without a bound ν is 0.38, and no warning said that targets of large x are not covered."""
     model = SparseGPRegressor(random_state=0).fit(*loud_in_part())
@@ -193,6 +194,7 @@ def test_the_default_has_a_variance_and_says_where_its_intervals_are_too_narrow(
 
 
 @pytest.mark.parametrize("hyperparameters", ["joint", "fixed"])
+@pytest.mark.slow
 def test_heavier_tails_have_to_be_asked_for(hyperparameters: str) -> None:
     settings: dict[str, Any] = {"beta": 1.0, "num_inducing": 20, "kernel": "rbf", "random_state": 0}
     bounds, own = [], StudentT(df=1.5)

@@ -58,6 +58,7 @@ def test_fit() -> None:
 
 
 @pytest.mark.filterwarnings("ignore")
+@pytest.mark.slow
 def test_fits_in_threads() -> None:
     before = state()
     threads = [threading.Thread(target=_fit, args=(1 + k % 2,)) for k in range(6)]

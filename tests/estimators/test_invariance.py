@@ -49,6 +49,7 @@ def _whole_search_agrees(maker: Maker, y: Any, **settings: Any) -> None:
         pytest.param(SparseGPCountRegressor, COUNTS, HELD_OUT, id="counts, by rows held out"),
     ],
 )
+@pytest.mark.slow_for("counts")
 def test_order_and_units_of_the_inputs_do_not_change_predictions(
     maker: Maker, y: Any, validated: dict[str, Any]
 ) -> None:
@@ -77,6 +78,7 @@ def _units_of_the_target_agree(**settings: Any) -> None:
         )
 
 
+@pytest.mark.slow
 def test_units_of_the_target_change_predictions_by_their_factor() -> None:
     _units_of_the_target_agree(num_inducing=3, max_iter=2, **HELD_OUT)
 

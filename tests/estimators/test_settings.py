@@ -57,6 +57,7 @@ ALLOWED: dict[str, list[Any]] = {
 @pytest.mark.parametrize(
     ("kind", "objective"), [(kind, each) for kind, some in ALLOWED.items() for each in some]
 )
+@pytest.mark.slow_for("absolute_loss")
 def test_every_objective_trains(kind: str, objective: Any) -> None:
     model = fitted(kind, objective=objective)
     name = objective if isinstance(objective, str) else objective.name

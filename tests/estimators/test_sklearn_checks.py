@@ -77,7 +77,14 @@ def _short_runs() -> Iterator[Any]:
                 fitted.set_params(num_inducing=5, max_iter=20 if counted else 5)
             options = "".join(f"-{key}={value}" for key, value in check.keywords.items())
             options += "-imputing" if estimator is _IMPUTING else ""
-            yield pytest.param(fitted, check, id=f"{type(estimator).__name__}-{name}{options}")
+            # The same code serves them: their checks repeat those of the regressor.
+            repeated = estimator is _IMPUTING or estimator is _COUNTS
+            yield pytest.param(
+                fitted,
+                check,
+                id=f"{type(estimator).__name__}-{name}{options}",
+                marks=[pytest.mark.slow] if repeated else [],
+            )
 
 
 @pytest.mark.parametrize(("estimator", "check"), list(_short_runs()))

@@ -105,6 +105,7 @@ def test_columns_of_strings_are_encoded_by_a_transformer() -> None:
     assert model[-1].n_features_in_ == 5
 
 
+@pytest.mark.slow
 def test_a_grid_is_searched_by_two_processes() -> None:
     grid = {"beta": [0.5, 5.0], "kernel": ["rbf", "matern52"]}
     search = GridSearchCV(SparseGPRegressor(**REGRESSION), grid, cv=2, n_jobs=2).fit(X, Y)

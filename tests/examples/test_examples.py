@@ -104,6 +104,7 @@ MARGINALS: dict[str, Callable[[dict[str, Any]], float]] = {
 
 @pytest.mark.filterwarnings("ignore:Training has not converged")
 @pytest.mark.filterwarnings("ignore::directgp.errors.DirectGPWarning")
+@pytest.mark.slow_for("bayesian", "classifier", "counts", "deep_kernel", "tails")
 def test_script(outcome: Outcome) -> None:
     check_picture(outcome.picture)
     assert str(outcome.picture) in outcome.printed, "it says where the picture is"

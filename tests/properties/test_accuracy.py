@@ -37,6 +37,7 @@ COSTLY = {"beta", "ordinal", "tobit"}
 
 @pytest.mark.parametrize("dtype", [FLOAT64, FLOAT32], ids=named)
 @pytest.mark.parametrize(("row", "rule"), pairs(DETERMINISTIC), ids=named)
+@pytest.mark.slow_for("com_poisson", "ordinal")
 def test_value_and_gradients(row: LikelihoodRow, rule: RuleRow, dtype: torch.dtype) -> None:
     assert_accurate(row, rule, dtype, 4 if row.name in COSTLY else 1)
 
@@ -82,6 +83,7 @@ WITH_PARAMETERS = [pair for pair in pairs(DETERMINISTIC[:2]) if pair[0].theta]
 
 
 @pytest.mark.parametrize(("row", "rule"), WITH_PARAMETERS, ids=named)
+@pytest.mark.slow_for("com_poisson", "ordinal")
 def test_parameter_gradients(row: LikelihoodRow, rule: RuleRow) -> None:
     anywhere = row.target_kind in ("real", "count")
     for point in PARAMETER_POINTS + ABSURD if anywhere else ordinary(row):

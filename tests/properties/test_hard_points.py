@@ -54,6 +54,7 @@ def test_everything_is_finite(row: LikelihoodRow, rule: RuleRow) -> None:
 
 
 @pytest.mark.parametrize(("row", "rule"), marked(pairs(ONE_OF_EACH)), ids=named)
+@pytest.mark.slow_for("ups_paper")
 def test_nan_and_infinity_end_in_an_error_or_are_passed_on(
     row: LikelihoodRow, rule: RuleRow
 ) -> None:

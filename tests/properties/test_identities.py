@@ -21,6 +21,7 @@ drawn_marginals = st.lists(
 @pytest.mark.parametrize("row", marked(LIKELIHOODS), ids=lambda row: row.name)
 @given(marginals=drawn_marginals)
 @settings(max_examples=20, derandomize=True, deadline=None)
+@pytest.mark.slow_for("negative_binomial", "softplus", "zero_inflated")
 def test_jensen(row: LikelihoodRow, marginals: list[tuple[float, float]]) -> None:
     """log E_q[p] ≥ E_q[log p], up to the tolerance of the rules."""
     arguments = columns([Point(y, *marginal) for y in row.targets for marginal in marginals])

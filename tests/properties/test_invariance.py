@@ -111,6 +111,7 @@ def test_a_parameter_for_each_member_of_a_batch(row: LikelihoodRow, rule: RuleRo
 
 
 @pytest.mark.parametrize(("row", "rule"), with_parameters(RULES), ids=named)
+@pytest.mark.slow_for("com_poisson")
 def test_parameter_gradients_of_a_batch(row: LikelihoodRow, rule: RuleRow) -> None:
     """The gradient of a shared parameter is the sum over the examples that share it."""
     arguments = block(row, (3, 20))

@@ -85,6 +85,7 @@ def fitted_slope(biases: Tensor) -> float:
 
 
 @pytest.mark.parametrize("row", LIKELIHOODS[1:4], ids=named)
+@pytest.mark.slow
 def test_the_bias_falls_as_one_over_l(row: LikelihoodRow) -> None:
     assert fitted_slope(mean_values(row, Point(1, -0.5, 1.0), SIZES, 10_000)) == pytest.approx(
         -1, abs=0.2

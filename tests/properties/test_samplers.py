@@ -125,6 +125,7 @@ def p_value(sampler: Sampler, row: LikelihoodRow, point: Point, seed: int = 3) -
     [cell[1:] for cell in TABLE],
     ids=[f"{name}-{row.name}-{','.join(f'{x:g}' for x in point)}" for name, _, row, point in TABLE],
 )
+@pytest.mark.slow_for("paper-", "beta")
 def test_draws_have_the_right_distribution(
     sampler: Sampler, row: LikelihoodRow, point: Point
 ) -> None:

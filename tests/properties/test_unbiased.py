@@ -31,6 +31,7 @@ def bias(rule: Rule, row: LikelihoodRow, factor: float = 1.0, repeats: int = REP
 
 
 @pytest.mark.parametrize(("row", "rule"), pairs(UNBIASED), ids=named)
+@pytest.mark.slow_for("_score", "_pathwise")
 def test_gradients_are_unbiased(row: LikelihoodRow, rule: RuleRow) -> None:
     assert bias(rule.rule, row) == []
 

@@ -111,6 +111,7 @@ def test_control_the_pathwise_form_varies_more() -> None:
 
 
 @pytest.mark.parametrize("df", DRAWN_DF)
+@pytest.mark.slow_for("0.1", "0.3", "2.1", "4.0", "10.0", "30.0")
 def test_gradients_are_unbiased(df: float) -> None:
     """Two-peaked q̃ too: 4 standard errors, in far fewer scores than a million."""
     _, *columns = examples_for(df)

@@ -300,6 +300,7 @@ def of_classes(likelihood: str | None = None) -> tuple[CompareCell, CellData]:
 
 
 @pytest.mark.parametrize("method", ["elbo", "log-joint", "auto", "mean", "linear", "boosting"])
+@pytest.mark.slow_for("auto")
 def test_classes_that_training_rows_lack_are_scored(method: str) -> None:
     cell, data = of_classes()
     cell = cell.replace(method=method)
@@ -340,6 +341,7 @@ def test_a_time_budget_ends_worker_processes(tmp_path: Path) -> None:
     assert found.runs == () and found.repeats_asked == 3
 
 
+@pytest.mark.slow
 def test_models_are_explained(tmp_path: Path) -> None:
     """The target depends on the first of two features."""
     given = problem()

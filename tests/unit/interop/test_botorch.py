@@ -106,6 +106,7 @@ OTHERS: dict[str, Callable[[], Any]] = {
 
 
 @pytest.mark.parametrize("which", OTHERS)
+@pytest.mark.slow_for("unscaled", "float32")
 def test_it_is_predict_latent_in_the_units_of_the_user(which: str) -> None:
     """The estimator rounds its scaled inputs to 2⁻³²."""
     estimator = OTHERS[which]()
@@ -279,6 +280,7 @@ ACQUISITIONS: dict[str, tuple[int, Any]] = {
 
 
 @pytest.mark.parametrize("which", ACQUISITIONS)
+@pytest.mark.slow
 def test_an_acquisition_function_finds_the_top(which: str) -> None:
     torch.manual_seed(0)
     q, make = ACQUISITIONS[which]

@@ -304,6 +304,7 @@ def test_gpytorchs_draws_are_noise_around_the_value() -> None:
         assert few.mean() < exact - 4 * few.std() / 600**0.5
 
 
+@pytest.mark.slow
 def test_training_lowers_the_log_loss_of_three_classes() -> None:
     with torch.random.fork_rng():
         torch.manual_seed(0)

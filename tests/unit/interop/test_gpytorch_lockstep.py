@@ -180,6 +180,7 @@ def test_dspp(
 
 
 @pytest.mark.parametrize("deep", [False, True])
+@pytest.mark.slow
 def test_their_quadrature_error_is_the_only_difference(deep: bool) -> None:
     x, y = diabetes()
     theirs = DeepPredictiveLogLikelihood if deep else PredictiveLogLikelihood
@@ -202,6 +203,7 @@ def test_their_quadrature_error_is_the_only_difference(deep: bool) -> None:
         (NegativeBinomial(0.5), counts),
     ],
 )
+@pytest.mark.slow_for("own1", "own3", "own5")
 def test_a_dspp_with_our_likelihoods(own: Likelihood, target: Callable[[Tensor], Tensor]) -> None:
     """The mixture over sigma points is theirs, log E_q[p] ours in both."""
     x, y = diabetes()

@@ -156,6 +156,7 @@ def both(situation: Situation) -> tuple[Tensor, Tensor]:
 
 
 @pytest.mark.parametrize("name", [name for name in SITUATIONS if name != "classification"])
+@pytest.mark.slow_for("decoupled", "independent", "batch", "unwhitened", "mean field")
 def test_predicts_better_where_the_noise_is_wrong(name: str) -> None:
     situation = SITUATIONS[name]
     theirs, ours = both(situation)

@@ -29,6 +29,7 @@ def gradients(value: Tensor, *inputs: Tensor) -> list[Tensor]:
 
 @pytest.mark.parametrize("integral", [log_expectation, expected_log_prob])
 @pytest.mark.parametrize("label", [0, 1])
+@pytest.mark.slow_for("1-", "2-")
 def test_two_classes_are_logistic_with_the_difference_of_the_latents(
     integral: object, label: int
 ) -> None:
@@ -140,6 +141,7 @@ def test_gradients_are_those_of_the_value(likelihood: Likelihood, rule: Rule | s
 
 
 @pytest.mark.parametrize("form", ["mixed", "score", "pathwise"])
+@pytest.mark.slow
 def test_product_sampling_of_three_latents_is_unbiased(form: str) -> None:
     mean = torch.tensor([[0.5], [-1.0], [2.0]], dtype=torch.float64)
     variance = torch.tensor([[1.5], [0.3], [4.0]], dtype=torch.float64)
@@ -264,6 +266,7 @@ def test_a_probability_that_underflows_raises_an_error() -> None:
 
 
 @pytest.mark.parametrize("gibbs", [False, True], ids=["log_loss", "elbo"])
+@pytest.mark.slow
 def test_wide_and_narrow_latents_of_one_example(gibbs: bool) -> None:
     """Against a sum over nodes of all three latents; groups of deviations have their own grids."""
     deviations = (0.03, 0.2, 0.5, 2.0, 8.0, 30.0)

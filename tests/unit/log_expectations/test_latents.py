@@ -81,6 +81,7 @@ def test_three_latents_need_draws() -> None:
 
 
 @pytest.mark.parametrize("form", ["mixed", "score", "pathwise"])
+@pytest.mark.slow
 def test_draws_of_three_latents_are_unbiased(form: Any) -> None:
     number = 20_000
     y, mean, variance = latents(3, 1)

@@ -187,6 +187,7 @@ def test_with_weights_exposures_and_batches(row: LikelihoodRow, loss: str, batch
 
 @pytest.mark.parametrize("regime", ["start", "mixed"])
 @pytest.mark.parametrize("name", ["elbo", "log_loss"])
+@pytest.mark.slow_for("mixed")
 def test_classes(name: str, regime: str) -> None:
     """Narrow latents and classes far behind have integrals of their own."""
     generator = torch.Generator().manual_seed(1)

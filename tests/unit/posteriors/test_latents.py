@@ -109,6 +109,7 @@ def _used(parameters: dict[str, nn.Parameter]) -> Tensor:
 
 
 @pytest.mark.parametrize("objective", ["elbo", "log_loss"])
+@pytest.mark.slow_for("log_loss")
 def test_training_lowers_the_loss_of_three_classes(objective: str) -> None:
     start = SparsePosterior.from_data(X, num_inducing=8, mean="constant").with_latents(3)
     result = train(start, Softmax(3), X, LABELS, objective=objective, max_steps=25)

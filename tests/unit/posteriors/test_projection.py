@@ -98,6 +98,7 @@ def gradients(
 
 @each_batch
 @pytest.mark.parametrize("with_residual", [False, True])
+@pytest.mark.slow_for("two axes", "shared q")
 def test_gradcheck(prior: tuple[int, ...], q: tuple[int, ...], with_residual: bool) -> None:
     def outputs(*arguments: Tensor) -> tuple[Tensor, ...]:
         # The lower triangle of L is read, and its upper part must not be disturbed.

@@ -161,6 +161,7 @@ def logistic_spread(f: mpf) -> mpf:
         ("logistic", reference.logistic, logistic_spread),
     ],
 )
+@pytest.mark.slow_for("logistic")
 def test_moments_are_integrals(name: str, mean_given: Function, variance_given: Function) -> None:
     truth = [reference.mean_and_variance(mean_given, variance_given, *at) for at in INTEGRATED]
     expected, spread = (row(*map(float, column)) for column in zip(*truth, strict=True))

@@ -28,6 +28,7 @@ PLACES = [(-1.5, 1e-6), (0.7, 0.01), (0.4, 1.0), (-2.0, 9.0)]
 
 
 @pytest.mark.parametrize(("shape", "y"), GAMMA)
+@pytest.mark.slow_for("200.0-", "0.6-")
 def test_cdf_of_gamma(shape: float, y: float) -> None:
     def given(f: mpf) -> mpf:
         ratio = mpmath.mpf(shape) * y * mpmath.exp(-f)
@@ -40,6 +41,7 @@ def test_cdf_of_gamma(shape: float, y: float) -> None:
 
 
 @pytest.mark.parametrize(("precision", "y"), BETA)
+@pytest.mark.slow_for("300.0-", "4.0-")
 def test_cdf_of_beta(precision: float, y: float) -> None:
     def given(f: mpf) -> mpf:
         a, b = precision / (1 + mpmath.exp(-f)), precision / (1 + mpmath.exp(f))
@@ -138,6 +140,7 @@ def test_moments_are_those_of_draws(name: str) -> None:
 
 
 @each
+@pytest.mark.slow
 def test_crps_is_that_of_draws(name: str) -> None:
     """E|Y − y| − ½E|Y − Y′|."""
     likelihood = FAMILIES["tobit"].in_units(1.0, 0.0) if name == "tobit" else FAMILIES[name]

@@ -183,6 +183,7 @@ ODD = [
 
 @pytest.mark.filterwarnings("ignore:Glyph .* missing from font")
 @pytest.mark.parametrize("recipe", ODD)
+@pytest.mark.slow_for("recipe0")
 def test_odd_numbers_and_names_are_drawn(recipe: Recipe) -> None:
     for picture in pictures(recipe).values():
         buffer = io.StringIO()
@@ -201,6 +202,7 @@ def test_files_are_pictures_of_the_right_size() -> None:
 
 
 @pytest.mark.parametrize("task", list(SMALL))
+@pytest.mark.slow_for("class", "count")
 def test_no_ink_of_light_paper_is_left_on_dark_paper(
     report: Callable[[str], Path], task: str
 ) -> None:

@@ -32,6 +32,7 @@ def written(report: Callable[[str], Path], task: str) -> Page:
 
 
 @pytest.mark.parametrize("task", TASKS)
+@pytest.mark.slow_for("class", "count")
 def test_the_page_stands_alone(report: Callable[[str], Path], task: str) -> None:
     found = written(report, task)
     for element in found.elements:

@@ -119,6 +119,7 @@ def test_posterior_and_likelihood_are_not_changed() -> None:
 @pytest.mark.parametrize(
     ("objective", "mode"), [("log_loss", "joint"), ("log_loss", "fixed"), ("elbo", "joint")]
 )
+@pytest.mark.slow
 def test_warm_starts_end_where_cold_starts_do(objective: str, mode: str) -> None:
     """From neighbour to neighbour to the last, against that β on its own from the start.
 
@@ -132,6 +133,7 @@ def test_warm_starts_end_where_cold_starts_do(objective: str, mode: str) -> None
     assert warm.loss == pytest.approx(cold.loss, abs=1e-3)
 
 
+@pytest.mark.slow
 def test_neighbours_start_near_their_optimum() -> None:
     """The first β nearest 1 has all default steps, the others a tenth; given steps are of each."""
     found = path(max_steps=None, stopping=NEVER)
@@ -419,6 +421,7 @@ def test_train_with_auto_that_was_ended_returns_what_it_has() -> None:
     ],
     ids=str,
 )
+@pytest.mark.slow
 def test_a_path_that_was_ended_goes_on_to_the_same_end(
     tmp_path: Any, settings: dict[str, Any]
 ) -> None:
@@ -481,6 +484,7 @@ def test_wrong_arguments_of_beta_path_are_refused(settings: dict[str, Any], mess
     assert message in str(caught.value)
 
 
+@pytest.mark.slow
 def test_the_least_regularised_wins_where_data_are_plenty_and_clean() -> None:
     """And the most regularised where there is nothing to learn."""
     X_many = inputs(150)

@@ -249,6 +249,7 @@ def test_every_flip_in_the_bytes_of_a_tensor_is_caught(path: Path, old: bytes) -
         assert "do not match their sha256" in refusal(path)
 
 
+@pytest.mark.slow
 def test_every_flip_in_the_header_is_caught_or_changes_nothing(path: Path, old: bytes) -> None:
     begin = 8 + int.from_bytes(old[:8], "little")
     rng = random.Random(1)

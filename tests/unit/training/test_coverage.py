@@ -282,6 +282,7 @@ def test_noise_that_depends_on_a_feature_is_found(shape: str) -> None:
 
 
 @pytest.mark.parametrize("likelihood", [Gaussian(1.0), StudentT(3.0, 0.5)], ids=str)
+@pytest.mark.slow
 def test_noise_of_one_level_is_seldom_taken_for_another(likelihood: Likelihood) -> None:
     """At most 1 in 100; outliers that the model does not know are none of them."""
     X, random = normal(200, 2), np.random.RandomState(0)

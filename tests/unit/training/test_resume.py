@@ -73,9 +73,8 @@ def kill_at(kind: str, path: Path, place: tuple[int, int]) -> None:
 @pytest.mark.parametrize(
     "kind",
     [
-        "lbfgs",
         "adam",
-        *(pytest.param(kind, marks=pytest.mark.slow) for kind in ("bmc", "frozen")),
+        *(pytest.param(kind, marks=pytest.mark.slow) for kind in ("lbfgs", "bmc", "frozen")),
     ],
 )
 def test_a_run_killed_twice_ends_bit_for_bit_as_if_it_had_not_been(

@@ -449,6 +449,7 @@ def ended_at(run: int, validation: Validation) -> tuple[Search, list[Call]]:
 
 
 @EACH
+@pytest.mark.slow
 def test_a_search_that_was_ended_anywhere_has_a_model(validation: Validation) -> None:
     whole, calls = ended_at(10**9, validation)
     assert whole.end is None and not whole.untried
@@ -489,6 +490,7 @@ def test_what_was_left_out_is_listed(number: int, last: str, untried: list[str])
 
 @pytest.mark.usefixtures("without_shape_checks")
 @OWN
+@pytest.mark.slow_for("folds")
 def test_adam(validation: Validation) -> None:
     """Its phases count up, and the final one is the last."""
     seen, given = History(), models(X, 2)
