@@ -191,7 +191,7 @@ def _scatter(
     sizes = np.bincount(groups)
     _, inverse, ties = np.unique(residuals, return_inverse=True, return_counts=True)
     ranks = (np.cumsum(ties) - 0.5 * (ties - 1))[inverse]
-    sums, squares = (np.bincount(groups, each) for each in (ranks, residuals**2))
+    sums, squares = (np.bincount(groups, values) for values in (ranks, residuals**2))
     statistic = 12 / (n * (n + 1)) * (sums**2 / sizes).sum() - 3 * (n + 1)
     with np.errstate(divide="ignore"):
         within = float((sizes * np.log(squares / sizes)).sum()) / n
