@@ -23,11 +23,13 @@ class InvalidInputError(DirectGPError, ValueError):
 
 
 class TableProblem(NamedTuple):
-    """Something in a table that has to be changed, or that an option says what to do with."""
+    """A problem of a table, which a change of the table or an option solves."""
 
     sentence: str
+    """Description of the problem."""
+
     options: Mapping[str, Sequence[str]] = {}
-    """Options of the command line that solve it, with their values."""
+    """Options of the command line that solve the problem, with their values."""
 
 
 class InvalidTableError(InvalidInputError):

@@ -24,6 +24,7 @@ FOLDER_VARIABLE = "DIRECTGP_DATA"
 """Environment variable with the folder of data sets."""
 
 _USUAL_TARGETS = ("y", "target")
+"""Names of columns that are guessed to be the target."""
 
 
 @final
@@ -32,6 +33,8 @@ class Source:
     """A table that has been found but not read."""
 
     table: ReadableTable
+    """The table."""
+
     name: str
     """Stem of the file, or name of the data set."""
 
@@ -39,8 +42,13 @@ class Source:
     """The name that the user gave."""
 
     target: str | None = None
+    """Column to predict, of an embedded data set."""
+
     task: Task | None = None
+    """Kind of prediction, of an embedded data set."""
+
     notes: tuple[str, ...] = ()
+    """Notes for the user."""
 
     def choose(
         self, target: str | None, task: Task | None, positive: str | None
@@ -50,8 +58,8 @@ class Source:
         if wanted is None:
             columns = f"The columns of {self.shown!r} are {listed(self.table.names)}."
             refuse("target", "given for a file", "none", columns)
-        known = wanted == self.target and positive is None
-        return wanted, task or (self.task if known else None)
+        is_own_target = wanted == self.target and positive is None
+        return wanted, task or (self.task if is_own_target else None)
 
 
 @final
@@ -83,14 +91,14 @@ def open_source(data: str, data_dir: Path | None = None, reading: Reading | None
     if suffix_of(data) and os.path.exists(data):
         return Source(open_table(data, reading), stem_of(data), data)
     folder = data_folder(data_dir)
-    found = find_in_folder(data, folder)
+    file = find_in_folder(data, folder)
     if data in EMBEDDED:
         info = EMBEDDED[data][0]
-        notes = (f"The data folder has another {data!r}: {found.name!r}.",) if found else ()
+        notes = (f"The data folder has another {data!r}: {file.name!r}.",) if file else ()
         table = EmbeddedTable(data)
         return Source(table, data, table.shown, info.target, info.task, notes)
-    if found is not None:
-        return Source(open_table(found, reading), stem_of(found), data)
+    if file is not None:
+        return Source(open_table(file, reading), stem_of(file), data)
     _refuse_unknown(data, folder)
 
 
@@ -128,8 +136,8 @@ def _refuse_unknown(data: str, folder: Path | None) -> NoReturn:
     stored = tables_in(folder) if folder else []
     files = [file.name for file in (*tables_in(path.parent), *stored)]
     names = [] if suffix_of(data) else [*EMBEDDED, *map(stem_of, stored)]
-    known = "Names of data sets are listed by 'directgp datasets'."
-    remedy = did_you_mean(data, dict.fromkeys([*names, *files])) or known
+    hint = "Names of data sets are listed by 'directgp datasets'."
+    remedy = did_you_mean(data, dict.fromkeys([*names, *files])) or hint
     refuse("DATA", allowed, repr(data), remedy)
 
 
@@ -193,8 +201,10 @@ def prepare_source(
 ) -> tuple[Problem, Encoding]:
     """Return the problem of a table that has been found, and its encoding."""
     wanted, task = source.choose(target, task, positive)
-    table, opened = source.table.read(as_text=options.get("categories", ())), source.table
-    problems, notes = [], [*source.notes, *opened.notes]
+    table = source.table.read(as_text=options.get("categories", ()))
+    opened = source.table
+    problems = []
+    notes = [*source.notes, *opened.notes]
     if opened.irregular:
         if options.get("missing", "error") == "error":
             problems.append(opened.irregular_rows())

@@ -41,8 +41,8 @@ def counts(family: TargetFamily, q: Latent) -> Outputs:
         variance = predictive_variance(likelihood, q)
         return [point_prediction(likelihood, q).log(), 0.5 * variance.log()]
 
-    found = table_over_f(family, q, moments).evaluate(q.mean, q.deviation).exp()
-    outputs = {"mean": found.column(0), "std": found.column(1)}
+    moments_of_y = table_over_f(family, q, moments).evaluate(q.mean, q.deviation).exp()
+    outputs = {"mean": moments_of_y.column(0), "std": moments_of_y.column(1)}
     if family.levels:
         columns = [_CountQuantile(family, level).written(q) for level in family.levels]
         outputs["quantiles"] = concatenate(columns)

@@ -16,14 +16,36 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 Array = NDArray[np.float64]
+"""Numbers to draw."""
 
-BLUE, ORANGE, GREEN, PURPLE = "#0072b2", "#d55e00", "#009e73", "#cc79a7"
-"""Colours of the palette by Okabe and Ito, which colour-blind readers can distinguish."""
+# Four colours of the palette by Okabe and Ito, which colour-blind readers can distinguish.
+
+BLUE = "#0072b2"
+"""First colour."""
+
+ORANGE = "#d55e00"
+"""Second colour."""
+
+GREEN = "#009e73"
+"""Third colour."""
+
+PURPLE = "#cc79a7"
+"""Fourth colour."""
 
 CLASS_LINES = [(color, line) for line in ("-", "--") for color in (BLUE, ORANGE, GREEN, PURPLE)]
 """Colour and style of the line of each class, as many as can be told apart."""
 
-INK, GREY, PALE, PAPER = "#262626", "#737373", "#ebebeb", "#ffffff"
+INK = "#262626"
+"""Colour of text."""
+
+GREY = "#737373"
+"""Colour of axes and secondary marks."""
+
+PALE = "#ebebeb"
+"""Colour of grid lines."""
+
+PAPER = "#ffffff"
+"""Colour of the page."""
 
 DARK = {
     INK: "#e4e4e1",
@@ -38,11 +60,17 @@ DARK = {
 }
 """Colour on a dark page for each colour on a white page."""
 
-WIDE, SQUARE = (6.0, 3.8), (4.6, 4.6)
-"""Sizes of a figure, in inches."""
+WIDE = (6.0, 3.8)
+"""Size of a wide figure, in inches."""
 
-_LINE, _LETTER = 1.6, 0.47
-"""Height of a line and width of a letter of small text, in font sizes of the axis labels."""
+SQUARE = (4.6, 4.6)
+"""Size of a square figure, in inches."""
+
+_LINE = 1.6
+"""Height of a line of small text, in font sizes of the axis labels."""
+
+_LETTER = 0.47
+"""Width of a letter of small text, in font sizes of the axis labels."""
 
 _MANY = 2000
 """Number of points from which on their marks are small."""
@@ -171,7 +199,8 @@ def clear_range(values: Sequence[float]) -> tuple[float, float]:
     finite = np.array([value for value in values if math.isfinite(value)])
     if not len(finite):
         return 0.0, 1.0
-    low, high = float(finite.min()), float(finite.max())
+    low = float(finite.min())
+    high = float(finite.max())
     usual = _FAR * float(np.quantile(finite - low, 0.6))
     if 0 < 2 * usual < high - low:
         high = float(finite[finite <= low + usual].max())
