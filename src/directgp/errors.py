@@ -87,7 +87,7 @@ _MAX_CAUSE = 300
 
 
 def cause_of(error: Exception) -> str:
-    """Return the cause of an error as one short phrase; of an invalid record, its first fault."""
+    """Return the cause of an error in a short phrase; for an invalid record, its first fault."""
     from pydantic import ValidationError  # 50 ms that `directgp --help` does not need
 
     text = str(error) or type(error).__name__

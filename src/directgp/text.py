@@ -38,7 +38,7 @@ _MAX_NAMES = 8
 """Names in a list; the rest is counted."""
 
 _MAX_PROBLEMS = 20
-"""Problems of a table in a message; a wide one may have thousands."""
+"""Largest number of problems in a message; a wide table may have thousands."""
 
 _FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n")
 """First characters of a cell that spreadsheets compute, or leave out and compute the rest."""
@@ -174,7 +174,7 @@ def counted(counts: Mapping[str, object]) -> str:
 
 
 def first_problems(sentences: Sequence[str]) -> list[str]:
-    """Return the first sentences about a table, and one that counts the others."""
+    """Return the first sentences about a table, and a sentence that counts the rest."""
     more = len(sentences) - _MAX_PROBLEMS
     rest = [f"There are {more:,} more problems."] if more > 0 else []
     return [*sentences[:_MAX_PROBLEMS], *rest]
@@ -238,7 +238,7 @@ def csv_cell(text: str) -> str:
 
 
 def text_table(rows: Sequence[Sequence[str]], right: Sequence[int] = ()) -> str:
-    """Align rows of cells, the header first, in columns; those in `right` to the right."""
+    """Align rows of cells, the header first, in columns; columns in `right` to the right."""
     cells = [[one_line(cell, _MAX_CELL) for cell in row] for row in rows]
     widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
     lines = (
@@ -262,7 +262,7 @@ def bullet(text: str) -> str:
 
 
 def command_lines(words: Sequence[str]) -> str:
-    """Format a shell command; long ones in lines that end with a backslash, to be pasted."""
+    """Format a shell command; break a long one into lines that end with a backslash."""
     parts: list[str] = []
     for word in map(shell_word, words):
         # An option stays with its value.

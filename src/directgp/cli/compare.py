@@ -238,7 +238,7 @@ From wide to narrow; the first that fits is used, or the last.
 
 
 def _scores_table(table: "ScoreTable", title: str) -> Table:
-    """Return the table of scores; the best and those not significantly different are marked."""
+    """Return the table of scores, with marks for the best and for scores as good as the best."""
     tables = [_table(table, title, *layout) for layout in _LAYOUTS]
     screen = console()
     # The natural width of a table is measured on a very wide screen.

@@ -80,7 +80,7 @@ def open_data(options: DataOptions, command: str = "fit", **columns: str | None)
 def _options_that_work(
     options: DataOptions, extra: Mapping[str, str], min_rows: int, error: InvalidTableError
 ) -> dict[str, tuple[str, ...]] | None:
-    """Return options with which the data can be used; None if there are none."""
+    """Return options with which the data can be used, or None."""
     working: dict[str, tuple[str, ...]] = {}
     problems = error.problems
     for _ in range(_MAX_ROUNDS):
@@ -106,7 +106,7 @@ _MAX_ROUNDS = 4
 """Times that options are added for problems that appear when others are solved."""
 
 _MAX_VALUES = 100
-"""Columns that one option names; a longer command is of no use to anybody."""
+"""Largest number of columns of an option in a suggested command."""
 
 
 def _open(options: DataOptions, extra: Mapping[str, str], min_rows: int) -> Opened:
@@ -147,7 +147,7 @@ class PredictionRows(NamedTuple):
     """Whether each row can be predicted."""
 
     reasons: RowReasons
-    """What is wrong with rows, by row."""
+    """Faults by row."""
 
     ids: pa.Table
     """The columns to copy, or the numbers of the rows."""
@@ -199,7 +199,7 @@ def open_rows(
             refuse("--id", "a column of another name", got, "Rename it in the data.")
     also = [*id_columns, *([card.target] if score else [])]
     wanted = [name for name in dict.fromkeys([*used, *also]) if name in available]
-    # An id such as 007 stays text, unless the model uses it as a number.
+    # Keep an id such as 007 as text, unless the model uses it as a number.
     as_text = {*encoding.verbatim, *(set(id_columns) - {*used, card.target})}
     table = source.table.read(wanted, as_text=as_text)
     irregular = [row for row, _ in source.table.irregular]
@@ -249,7 +249,7 @@ def _plain_ids(ids: pa.Table) -> pa.Table:
 def _row_values(
     column: pa.ChunkedArray, name: str, constant: RowConstant, decimals: Sequence[Mark]
 ) -> tuple[Column, dict[int, str]]:
-    """Return the constant of each row, and what is wrong with those that are not allowed."""
+    """Return the constant of each row, and the faults of values that are not allowed."""
     values, faults = _numbers(column, name, decimals)
     for row in np.flatnonzero(~constant.valid(values)).tolist():
         value = values[row]
@@ -261,7 +261,7 @@ def _row_values(
 def _targets(
     column: pa.ChunkedArray, card: "ModelCard", decimals: Sequence[Mark]
 ) -> tuple[Column | None, dict[int, str]]:
-    """Return the targets, None if none is a number, and what is wrong with others, by row."""
+    """Return the targets, None if no target is a number, and unparsable texts, by row."""
     if card.classes is not None:
         remedy = "Correct or remove these rows, or ignore the target with --no-score."
         return encode_classes(column, card.target, card.classes, remedy), {}
@@ -272,7 +272,7 @@ def _targets(
 def _numbers(
     column: pa.ChunkedArray, name: str, decimals: Sequence[Mark]
 ) -> tuple[Column, dict[int, str]]:
-    """Return a column as numbers, NaN where there is none, and the texts that are none, by row."""
+    """Return a column as numbers, NaN for gaps, and unparsable texts, by row."""
     form = guess_format(column, decimals) if kind_of(column.type) == "category" else None
     try:
         values, bad, *_ = read_numbers(column, form or NumberFormat(decimals[0]))

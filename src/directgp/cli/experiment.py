@@ -49,7 +49,7 @@ def check_run_folder(out: Path, store: str, document: str, resume: bool, force: 
     if held and (other_store & folder.holds() or not (MANIFEST in held or store in folder.names)):
         refuse_path(out, "a new folder or that of a report", "holds other files", "Name another.")
     folder.check((store, document, *_SHARED))
-    # A run that failed before its first cell leaves an empty store; a damaged one is not empty.
+    # Accept an empty store, from a run that failed before its first cell.
     empty = not folder.holds()
     with suppress(StoreError):
         if store in held and not resume:
@@ -69,7 +69,7 @@ def open_run_folder(out: Path, store: str, force: bool) -> None:
     folder = ReportFolder(out)
     path = out / store
     if force:
-        # A damaged store, or one of another version, is deleted too.
+        # Delete a damaged store, or a store of another version, too.
         with suppress(StoreError):
             if path.is_file():
                 with Store(path, read_only=True) as opened:

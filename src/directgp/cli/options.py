@@ -110,7 +110,7 @@ class FileOptions:
 
     @property
     def reading(self) -> Any:
-        """What is known of the file."""
+        """How to read the file, from the options."""
         from directgp.datasets.dialect import Reading
 
         header = self.header is not False
@@ -175,7 +175,7 @@ class DataOptions(FileOptions):
 @final
 @dataclass(frozen=True, kw_only=True)
 class RowOptions:
-    """The columns with a constant of each row, of which a likelihood uses one."""
+    """The columns with a constant for each row; a likelihood uses at most one."""
 
     exposure: Annotated[str | None, data_option("COLUMN", HELP["rows"]["exposure"])] = None
     trials: Annotated[str | None, data_option("COLUMN", HELP["rows"]["trials"])] = None
@@ -250,7 +250,7 @@ LIKELIHOOD_NAMES = ", ".join(" or ".join(likelihoods_of(task)) for task in get_a
 
 
 def check_name(option: str, name: str | None, names: Sequence[str]) -> None:
-    """Raise `WrongUsageError` if the name is none of the names."""
+    """Raise `WrongUsageError` if the name is unknown."""
     if name is not None and name not in names:
         raise WrongUsageError(f"{option} must be one of {', '.join(names)}. Got {name!r}.")
 
@@ -293,7 +293,7 @@ def _real(option: str, text: str, allowed: str, is_allowed: Callable[[float], bo
 
 
 def listed(option: str, text: str | None, parse: Callable[[str, str], Any]) -> tuple[Any, ...]:
-    """Return what `parse` makes of the option and each text of a list with commas, once."""
+    """Parse each text of an option, split at commas, without repetitions."""
     if text is None:
         return ()
     parts = [part.strip() for part in text.split(",") if part.strip()]

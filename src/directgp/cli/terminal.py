@@ -132,7 +132,7 @@ def plain_table(
     numeric: Sequence[str] = (),
     padding: int = 1,
 ) -> Table:
-    """Return a table without lines; numeric columns are aligned right, other last ones wrap."""
+    """Return a table without lines; numbers are aligned right, a last column of text wraps."""
     heading = Text(visible(title, keep="\n"), style="bold") if title else None
     table = Table(title=heading, title_justify="left", title_style="bold", box=None)
     table.pad_edge = False
@@ -149,7 +149,7 @@ def plain_table(
 
 def print_json(document: dict[str, Any]) -> None:
     """Print a JSON document on standard output; numbers that are not finite become null."""
-    # ASCII only, so that it can be printed in any encoding.
+    # Use ASCII only, which every encoding can print.
     print(strict_json(document, ascii_only=True), flush=True)
 
 

@@ -79,7 +79,7 @@ class NumberFormat(NamedTuple):
 
 
 class ReadNumbers(NamedTuple):
-    """The numbers of a column, of shape (n,), with NaN where there is none."""
+    """The numbers of a column, of shape (n,)."""
 
     values: NDArray[np.float64]
     """The numbers; NaN where a text is missing or unparsable."""
@@ -88,20 +88,20 @@ class ReadNumbers(NamedTuple):
     """Rows with unparsable text."""
 
     unusual: str = ""
-    """The first text with a separator, a sign of currency or the like; empty if there is none."""
+    """The first text with a separator or a sign of currency; empty without one."""
 
     distinct: int = 0
     """Number of different texts that are numbers."""
 
 
 _MOSTLY = 0.8
-"""Least part of the texts that are numbers in a column of numbers with a few other texts."""
+"""A column is read as numbers if at least this share of its texts are numbers."""
 
 _MOSTLY_CODES = 0.98
-"""The same if there are few different numbers, which may be the names of categories."""
+"""The share for few different numbers, which may be names of categories."""
 
 _FEW_CODES = 10
-"""Different numbers up to which they may be the names of categories."""
+"""Up to this many different numbers may be names of categories."""
 
 MAX_LEVELS_ALWAYS = 50
 """A column of text may have this many levels in any number of rows."""
@@ -211,11 +211,11 @@ _DATES_TRIED = 200
 """Different texts from which the format of dates is guessed."""
 
 _MAYBE_DATE = re.compile(r"\d.{4,}|\D+\s+\d.*", re.DOTALL)
-"""Texts that one of the formats may read: `strptime` takes long to find that none does."""
+"""Texts that a format may match; the check avoids slow failures of `strptime`."""
 
 
 def _guess_dates(column: pa.ChunkedArray) -> str:
-    """Return the format that most of the texts have; empty if they are no dates."""
+    """Return the format of most texts; empty if they are not dates."""
     texts = trim(column).drop_null().unique().to_pylist()[:_DATES_TRIED]
     if sum(map(bool, map(_MAYBE_DATE.fullmatch, texts))) < _MOSTLY * len(texts):
         return ""
@@ -226,7 +226,7 @@ def _guess_dates(column: pa.ChunkedArray) -> str:
 
 
 def other_order(column: pa.ChunkedArray, form: NumberFormat) -> NumberFormat | None:
-    """Return the format with day and month exchanged if it, too, reads most dates, else None."""
+    """Return the format with day and month swapped if it also reads most dates, else None."""
     dates = re.sub(r"^(%[dm])([-/.])(%[dm])", r"\3\2\1", form.dates)
     if dates == form.dates:
         return None

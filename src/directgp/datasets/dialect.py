@@ -59,7 +59,7 @@ class Reading:
 
     @property
     def known_decimal(self) -> Mark | None:
-        """The decimal mark as given, or the one that is not the mark of thousands."""
+        """The decimal mark as given, or the mark that is not used for thousands."""
         if self.decimal is None and self.thousands in DECIMALS:
             return "," if self.thousands == "." else "."
         return self.decimal
@@ -190,7 +190,7 @@ def _first_of_names(rows: Rows) -> int | None:
 
 
 def _guess_decimal(rows: Rows, delimiter: str) -> Mark | None:
-    """Return the decimal mark of most numbers, None if there is none.
+    """Return the decimal mark of most numbers, or None without one.
 
     A number such as 1,234 decides only where ; separates columns.
     """
@@ -204,13 +204,13 @@ def _guess_decimal(rows: Rows, delimiter: str) -> Mark | None:
 
 
 def unique_names(names: Sequence[str]) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Return the names with _2, _3, … where one occurs again, and a note if there is any.
+    """Append _2, _3, … to repeated names, and return a note if a name was changed.
 
     An empty name becomes ``Unnamed: j``, as in pandas.
     """
     named = [name or f"Unnamed: {j}" for j, name in enumerate(names)]
     unique: dict[str, None] = {}
-    # A counter for each name: a file may have thousands of columns of the same one.
+    # Count by name: a file may have thousands of columns of the same name.
     copies = defaultdict[str, "count[int]"](lambda: count(2))
     for name in named:
         candidate = name

@@ -43,7 +43,7 @@ MISSING_LEVEL = "(missing)"
 
 
 class Fault(NamedTuple):
-    """What is wrong with a column of new data in some rows."""
+    """A fault of a column of new data, and the rows that have it."""
 
     rows: NDArray[np.int64]
     """Rows with the fault."""
@@ -94,7 +94,7 @@ class NumberColumn(_Record):
     def fill(
         self, column: pa.ChunkedArray, features: NDArray[np.float64], decimal: Mark | None
     ) -> Iterator[Fault]:
-        """Write the values to the features, of shape (n, 1), and yield what is wrong.
+        """Write the values to the features, of shape (n, 1), and yield the faults.
 
         Text is read with this decimal mark or that of training, whichever reads more numbers.
         """
@@ -152,7 +152,7 @@ class CategoryColumn(_Record):
     def fill(
         self, column: pa.ChunkedArray, features: NDArray[np.float64], _decimal: Mark | None
     ) -> Iterator[Fault]:
-        """Write the 0/1 columns to the features, which are 0 before, and yield what is wrong."""
+        """Write the 0/1 columns to the features, which start at 0, and yield the faults."""
         if kind_of(column.type) == "other":
             got = f"values of type {column.type}"
             refuse(f"Column {self.name!r}", "categories, as in training", got)
@@ -193,7 +193,7 @@ Column = Annotated[NumberColumn | CategoryColumn, Field(discriminator="kind")]
 
 @final
 class RowReasons(Mapping[int, str]):
-    """What is wrong, by row; a wide table may have thousands of reasons in each."""
+    """Faults by row; a row of a wide table may have thousands."""
 
     def __init__(self) -> None:
         self._kept: dict[int, list[str]] = {}
@@ -224,7 +224,7 @@ class RowReasons(Mapping[int, str]):
 
 
 class EncodedRows(NamedTuple):
-    """The features of the rows of a table, and what is wrong with some of them."""
+    """The features of the rows of a table, and the faults of rows."""
 
     X: NDArray[np.float64]
     """Of shape (n, d), with NaN where a number is missing."""
@@ -295,7 +295,7 @@ class Encoding(_Record):
         return tuple(column.name for column in self.columns if column.verbatim)
 
     def encode(self, table: pa.Table, decimal: Mark | None = None) -> EncodedRows:
-        """Return the features of a table, which rows can be used, and what is wrong with others.
+        """Return the features of a table, which rows can be used, and the faults of the others.
 
         Columns are found by name, in any order; other columns are ignored. `decimal` is the decimal
         mark of numbers in text, by default that of training.

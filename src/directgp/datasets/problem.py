@@ -81,7 +81,7 @@ class Problem:
     """Index of each row in the table as read; rows with missing values may be left out."""
 
     needed: dict[str, NDArray[np.float64]] = field(default_factory=dict)
-    """Columns that are no features, such as weights, each of shape (n,)."""
+    """Columns besides the features, such as weights, each of shape (n,)."""
 
     @property
     def num_classes(self) -> int:
@@ -332,7 +332,7 @@ def prepare(
 def _rows_to_use(
     read: _Columns, table: pa.Table, features: Sequence[str], required: Sequence[str]
 ) -> NDArray[np.int64]:
-    """Return the indices of the rows that are used, and add what is missing in others."""
+    """Return the indices of the rows to use, and add notes on missing values."""
     counts = missing_counts(table, [*features, *required])
     if not counts:
         return np.arange(table.num_rows, dtype=np.int64)

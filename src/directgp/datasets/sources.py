@@ -53,7 +53,7 @@ class Source:
     def choose(
         self, target: str | None, task: Task | None, positive: str | None
     ) -> tuple[str, Task | None]:
-        """Return target and task as given, else as known; the task is None if it is to guess."""
+        """Return target and task as given, or as described; task None means: guess it."""
         wanted = target or self.target
         if wanted is None:
             columns = f"The columns of {self.shown!r} are {listed(self.table.names)}."
@@ -86,7 +86,7 @@ def open_source(data: str, data_dir: Path | None = None, reading: Reading | None
     or without its suffix.
     """
     if data_dir is not None:
-        # A wrong option is always an error; the variable is only checked if it is needed.
+        # Check an option always, but the environment variable only if it is needed.
         data_folder(data_dir)
     if suffix_of(data) and os.path.exists(data):
         return Source(open_table(data, reading), stem_of(data), data)
@@ -122,7 +122,7 @@ def find_in_folder(data: str, folder: Path | None) -> Path | None:
 
 def _refuse_unknown(data: str, folder: Path | None) -> NoReturn:
     """Raise `InvalidInputError` for data that is neither a file nor a known name."""
-    # Imported here: the sets of the paper are opened with functions of this module.
+    # Import here: the paper's data sets are opened with functions of this module.
     from directgp.datasets.paper.sets import PAPER
 
     path = Path(data)

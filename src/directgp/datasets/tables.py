@@ -173,7 +173,7 @@ class ExcelTable(ReadableTable):
 
     @cached_property
     def _rows(self) -> list[tuple[Any, ...]]:
-        """The rows that are not empty, from that of the names on, all of the same length."""
+        """The rows that are not empty, from the row of names on, all of the same length."""
         require_extra("A table in .xlsx", "excel", "openpyxl")
         from openpyxl import load_workbook
 
@@ -268,7 +268,7 @@ def read_table(path: str | os.PathLike[str], columns: Sequence[str] | None = Non
 
 
 def open_table(path: str | os.PathLike[str], reading: Reading | None = None) -> ReadableTable:
-    """Return a reader for the file; raise `InvalidInputError` if there is none for its suffix."""
+    """Return a reader for the file; raise `InvalidInputError` for an unknown suffix."""
     table_path = Path(path)
     who = "The data file"
     if os.path.isdir(table_path):

@@ -225,7 +225,7 @@ def kernel_spec(kernel: Kernel) -> KernelSpec:
 
 
 def build_kernel(spec: KernelSpec, tensors: Mapping[str, Tensor], num_features: int) -> Kernel:
-    """Return the kernel of a spec, without its state; it is not larger than the tensors."""
+    """Return the kernel of a spec, without its state; its parameters fit the tensors."""
     row = KERNELS.get(spec.kind)
     if row is None or not spec.options.keys() <= set(row.options):
         raise ModelFileError(f"no kernel {spec.kind!r} with {sorted(spec.options)[:5]} is known")

@@ -462,7 +462,7 @@ def _posterior_spec(posterior: SparsePosterior) -> schema.PosteriorSpec:
 
 
 def _load_posterior(spec: schema.PosteriorSpec, tensors: dict[str, Tensor]) -> SparsePosterior:
-    """Return the posterior with its state; it allocates no tensor larger than those given."""
+    """Return the posterior with its state; allocate no tensor larger than the given ones."""
     Z = _inducing_inputs(tensors, spec.num_latent)
     number = spec.num_latent
     d = Z.shape[-1]

@@ -40,7 +40,7 @@ _TAIL = 0.005
 """Share of the values at either end that is counted in the outermost bins."""
 
 _RATIO = 20.0
-"""Ratio of the ends of a range from which on a histogram has a logarithmic axis.
+"""If the ends of a range have at least this ratio, a histogram has a logarithmic axis.
 
 With negative values, the width of the range: the axis is then linear around 0 only.
 """
@@ -75,7 +75,7 @@ class Line:
         return cls(label, mark, np.array(places, dtype=np.float64), np.array(mean), np.array(error))
 
     def at(self, x: float) -> float:
-        """Return the mean at x; NaN if there is none."""
+        """Return the mean at x; NaN if x has no value."""
         return float(self.mean[self.x == x][0]) if x in self.x else math.nan
 
 
@@ -93,7 +93,7 @@ def draw_lines(ax: Axes, lines: Sequence[Line]) -> None:
             ax.fill_between(x, mean - error, mean + error, color=color, alpha=0.12, linewidth=0)
         else:
             ax.vlines(x, mean - error, mean + error, color=color, linewidth=1.1, zorder=depth)
-        # The markers of each line start at another point, so that those of equal lines are seen.
+        # Start the markers of each line at another point, so that equal lines can be seen.
         marked = (place % every, every)
         ax.plot(x, mean, label=line.label, zorder=depth, markevery=marked, **line.mark.style)
 

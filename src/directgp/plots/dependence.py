@@ -90,7 +90,7 @@ class PartialDependence:
 
 
 def main_classes(dependences: Sequence[PartialDependence]) -> list[PartialDependence]:
-    """Return the records with the classes whose probabilities vary most, as many as are drawn."""
+    """Keep the classes whose probabilities vary most, as many as are drawn."""
     if len(dependences[0].classes) <= len(CLASS_LINES):
         return [*dependences]
     ranges = np.max([np.ptp(dependence.mean, axis=1) for dependence in dependences], axis=0)
@@ -106,7 +106,7 @@ def main_classes(dependences: Sequence[PartialDependence]) -> list[PartialDepend
 
 
 def dependence_limits(found: Sequence[PartialDependence]) -> tuple[float, float]:
-    """Return a vertical range that holds all of them, so that effects can be compared."""
+    """Return a vertical range that holds all curves, so that effects can be compared."""
     low = min(float(np.min([dependence.mean, dependence.lower])) for dependence in found)
     high = max(float(np.max([dependence.mean, dependence.upper])) for dependence in found)
     return widened(low, high)
@@ -139,7 +139,7 @@ def draw_partial_dependence(
     if found.discrete and len(found.grid) <= _TICKS:
         ax.set_xticks(found.grid)
     ax.set_xlabel(axis_name(found.feature, 24))
-    # `auto` stays as it was, so that a later plot on the same axes finds its own limits.
+    # Keep `auto`, so that a later plot on the same axes sets its limits.
     ax.set_ylim(*limits, auto=None)
 
 

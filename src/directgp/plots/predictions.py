@@ -169,7 +169,7 @@ def draw_covered(
     colors: tuple[str, str] = (BLUE, ORANGE),
     names: tuple[str, str] = ("", ""),
 ) -> None:
-    """Draw predictions against targets, those inside and those outside their interval."""
+    """Draw predictions against targets, inside and outside the intervals."""
     for mask, color, name in zip((covered, ~covered), colors, names, strict=True):
         draw_cloud(ax, actual[mask], predicted[mask], color, name, among=len(actual))
 

@@ -73,10 +73,10 @@ _LETTER = 0.47
 """Width of a letter of small text, in font sizes of the axis labels."""
 
 _MANY = 2000
-"""Number of points from which on their marks are small."""
+"""More points than this have small marks."""
 
 _RASTERIZED = 300
-"""Number of points from which on they are stored as pixels in vector formats."""
+"""More points than this are stored as pixels in vector formats."""
 
 _FAR = 4.0
 """A value is an outlier this many 60 % quantiles above the lowest value."""
@@ -118,7 +118,7 @@ _METHODS = {
     "square-joint": Mark(ORANGE, "v", "-"),
     "square-fixed": Mark(ORANGE, "v", "--", filled=False),
 }
-"""The colour is that of the objective; fixed hyperparameters are hollow and dashed."""
+"""Colour by objective; fixed hyperparameters are hollow and dashed."""
 
 
 def method_mark(name: str) -> Mark:
@@ -132,7 +132,7 @@ def require_matplotlib() -> None:
 
 
 def canvas(ax: "Axes | None", size: tuple[float, float] = WIDE) -> "Axes":
-    """Return the given axes, or those of a new figure, with a light grid and an open frame."""
+    """Return the given axes, or axes of a new figure, with a light grid and an open frame."""
     if ax is None:
         require_matplotlib()
         from matplotlib import pyplot
@@ -171,7 +171,7 @@ def head_row(ax: "Axes", note: str = "") -> None:
     rows = 1 if note else max(1, min(len(names), rows))
     share = min((rows + 0.3) / lines_of_text(ax), 0.4)
     bottom, top = ax.get_ylim()
-    # `auto` stays as it was, so that a later plot on the same axes finds its own limits.
+    # Keep `auto`, so that a later plot on the same axes sets its limits.
     ax.set_ylim(bottom, bottom + (top - bottom) / (1 - share), auto=None)
     if note:
         ax.text(0.02, 1 - share / 2, note, transform=ax.transAxes, va="center", fontsize="small")

@@ -262,7 +262,7 @@ def _calibration(findings: Findings) -> Picture | None:
 
 
 def _pit_panels(predictions: dict[Method, Predictions], repeats: int) -> list[Panel]:
-    # Repeats share rows, so the band is that of the rows of one repeat.
+    # Compute the band for the rows of one repeat: repeats share rows.
     rows = max(1, min(len(rows_of.actual) for rows_of in predictions.values()) // repeats)
     bins = calibration.pit_bins(rows)
     band = calibration.pit_band(rows, bins)

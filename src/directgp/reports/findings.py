@@ -1,4 +1,4 @@
-"""Rank the methods of a comparison, and collect what its report is made from."""
+"""Rank the methods of a comparison, and collect the contents of its report."""
 
 import math
 from collections.abc import Sequence
@@ -39,7 +39,7 @@ class Findings:
 
     @cached_property
     def by_size(self) -> dict[int, tuple[RankingRow, ...]]:
-        """Rankings by size, the largest first, without sizes that have none."""
+        """Rankings by size, the largest first; sizes without a ranking are left out."""
         ran = {run.cell.size for run in self.comparison.runs}
         every = {size: ranking(self.comparison, size) for size in sorted(ran, reverse=True)}
         return {size: rows for size, rows in every.items() if rows}

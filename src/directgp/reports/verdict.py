@@ -1,4 +1,4 @@
-"""State how good the predictions are, which method to use, why, and what limits that verdict."""
+"""State how good the predictions are, which method to use, why, and the limits of the verdict."""
 
 import math
 from collections import Counter
@@ -31,7 +31,7 @@ _FEW_REPEATS = 4
 """Number of repeats below which a paired test detects large differences only."""
 
 _RARE = 20
-"""Number of test rows of a class below which they say little about it."""
+"""A class with fewer test rows gets a caution: they say little about the class."""
 
 _MAX_LOG_FACTOR = 9.0
 """Difference of NLL beyond which its factor of probability is not stated."""
@@ -282,7 +282,7 @@ def _terms(findings: Findings, chosen: str) -> Iterator[str]:
 
 
 def details(findings: Findings, use: RankingRow) -> Iterator[str]:
-    """Yield what likelihood and objective changed, methods without a GP, and the second score."""
+    """Yield the effects of likelihood and objective, methods without a GP, the second score."""
     yield (
         "NLL is the mean of −log of the probability (or density) that was predicted for the actual "
         "value. Lower is better; 0.1 less is 1.1 times the probability."
@@ -324,7 +324,7 @@ def _changed(findings: Findings, mine: RankingRow, rival: RankingRow, *names: st
 
 
 def _model_effect(findings: Findings, elbo: RankingRow) -> Iterator[str]:
-    """Yield what the choice of likelihood, kernel and ARD was, and what the likelihood changed."""
+    """Yield the choice of likelihood, kernel and ARD, and the effect of the likelihood."""
     models = findings.models(elbo.method.name)
     basic = findings.row(BASIC.name)
     if not models or basic is None:
@@ -433,7 +433,7 @@ def verdict(findings: Findings) -> Verdict:
     best = min(finite, key=lambda row: row.scores["nll"].mean)
     elbo = findings.elbo
     default = findings.row(DEFAULT.name)
-    # The ELBO is the simplest, unless a test was possible and it is significantly worse.
+    # Prefer the ELBO, the simplest method, unless a test shows that it is significantly worse.
     use = best
     if elbo in finite and elbo is not None and findings.num_repeats > 1:
         use = best if findings.paired(best, elbo).significant else elbo

@@ -25,7 +25,7 @@ _MAX_CLASSES = 100
 
 
 def parquet_files(path: FilePath | Sequence[FilePath]) -> tuple[Path, ...]:
-    """Return the files named, and those at any depth in the folders named, sorted in each."""
+    """Return the named files, and all files in the named folders, sorted by folder."""
     named = [path] if isinstance(path, str | os.PathLike) else list(path)
     require(len(named) > 0, "The data", "at least one Parquet file or folder", "an empty list")
     files: list[Path] = []
@@ -44,7 +44,7 @@ def parquet_files(path: FilePath | Sequence[FilePath]) -> tuple[Path, ...]:
 
 
 def _is_data(file: Path, folder: Path) -> bool:
-    # Writers use names that begin with a dot or an underscore for other things than data.
+    # Skip names that begin with a dot or an underscore: writers use them for metadata.
     hidden = any(part.startswith((".", "_")) for part in file.relative_to(folder).parts)
     return file.suffix.lower() in (".parquet", ".pq") and not hidden and file.is_file()
 

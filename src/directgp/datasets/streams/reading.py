@@ -32,7 +32,7 @@ _BUFFER_BYTES = 2**16
 """Bytes of each column of a file held at once; columns of a row group are never read whole."""
 
 _MAX_FOOTERS = 8
-"""Files whose metadata are kept: with many row groups they take long to read."""
+"""Number of files whose metadata stay in memory: they take long to read."""
 
 _MIN_CHUNK = 2**10
 """Smallest number of rows of a piece that are decoded at once."""
@@ -104,11 +104,11 @@ def measure_scaling(
         low = np.minimum(low, columns.min(axis=1))
         high = np.maximum(high, columns.max(axis=1))
         with np.errstate(over="ignore", invalid="ignore"):
-            # Relative to the first row, since sums of numbers far from 0 lose their last digits.
+            # Sum relative to the first row: sums of numbers far from 0 lose their last digits.
             first = columns[:, :1]
             block_mean = first + ((columns - first) * weights).sum(axis=1, keepdims=True) / more
             block_squares = ((columns - block_mean) ** 2 * weights).sum(axis=1)
-            # The moments of two blocks are merged as by Chan, Golub and LeVeque (1983).
+            # Merge the moments of two blocks as Chan, Golub and LeVeque (1983) do.
             both = total + more
             shift = block_mean[:, 0] - mean
             mean = mean + shift * (more / both)
@@ -172,7 +172,7 @@ class Decoder:
         features = zip(scaled.offsets, scaled.scales, strict=True)
         target = (scaled.target_offset, scaled.target_scale)
         weights = (0.0, 1.0)
-        # NumPy's float64, so that float32 is scaled in float64 and rounded once.
+        # Use NumPy's float64, so that float32 is scaled in float64 and rounded once.
         self._scaling = np.array([*features, target, weights])
 
     def empty(self, rows: int) -> Batch:
@@ -210,7 +210,7 @@ class Decoder:
 def numbers(values: pa.Array) -> NDArray[Any]:
     """Return the values as an array of numbers; integers and floats are not copied."""
     if not (pa.types.is_integer(values.type) or pa.types.is_floating(values.type)):
-        # safe=False: integers beyond 2⁵³ are rounded without an error.
+        # Use safe=False: integers beyond 2⁵³ are rounded without an error.
         values = pc.cast(values, pa.float64(), safe=False)
     return np.asarray(values.to_numpy(zero_copy_only=False))
 

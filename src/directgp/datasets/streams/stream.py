@@ -342,7 +342,7 @@ class ParquetRows:
         return self.scaled(reading.measure_scaling(blocks, self.feature_names, scaled_target))
 
     def scaled(self, scaling: Scaling) -> "ParquetRows":
-        """Return the same rows with a given scaling, such as that of the training rows."""
+        """Return the same rows with a given scaling, such as the training rows' scaling."""
         allowed = f"of {len(self.feature_names)} features, as the rows are"
         same = len(scaling.offsets) == len(scaling.scales) == len(self.feature_names)
         require(same, "scaling", allowed, f"one of {len(scaling.offsets)}")

@@ -85,7 +85,7 @@ class MixedSoftmax(Likelihood):
         super().__init__()
         num_classes, self.num_latent = weights.shape
         self.classes = Softmax(num_classes)
-        # A buffer may be part of a graph that leads to the parameters it was computed from.
+        # Detach: a buffer may belong to a graph of the parameters that it was computed from.
         self.register_buffer("weights", weights.double())
 
     @property

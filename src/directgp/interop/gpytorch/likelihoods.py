@@ -246,7 +246,7 @@ def _classes(likelihood: Likelihood, marginals: Marginals) -> Categorical:
 
 @final
 class GivenGaussian(GaussianNoise):
-    """N(y; f, σ²) with σ² of a shape that broadcasts to that of the examples."""
+    """N(y; f, σ²) with σ² of a shape that broadcasts to the shape of the examples."""
 
     given_noise: Tensor
 
@@ -263,7 +263,7 @@ class GivenGaussian(GaussianNoise):
 
 @final
 class GivenStudentT(StudentTNoise):
-    """t_ν((y−f)/σ)/σ with ν and σ of shapes that broadcast to that of the examples."""
+    """t_ν((y−f)/σ)/σ with ν and σ of shapes that broadcast to the shape of the examples."""
 
     given_df: Tensor
     given_scale: Tensor
@@ -398,7 +398,7 @@ class Adapted(Likelihood):
         return torch.allclose(of_subset, expected, rtol=1e-9, atol=1e-12, equal_nan=True)
 
     def _given(self, f: Values) -> Distribution:
-        """Return p(y given f); raise `UnsupportedError` if it is not one for each f."""
+        """Return p(y given f); raise `UnsupportedError` unless it has one density for each f."""
         named = dict((*self.source.named_parameters(), *self.source.named_buffers()))
         constants = {name: self._of_examples(value) for name, value in named.items()}
         args = tuple(self._of_examples(value) for value in self._args)
@@ -492,7 +492,7 @@ def check_supported(likelihood: GPyTorchBase, deterministic: bool) -> None:
 def _noise(
     likelihood: likelihoods._GaussianLikelihoodBase, shape: torch.Size, /, *args: Any, **kwargs: Any
 ) -> Tensor:
-    """Return the noise variance of each example; raise `InvalidInputError` if there is none."""
+    """Return the noise variance of each example; raise `InvalidInputError` without one."""
     who = f"noise of {type(likelihood).__name__}"
     if isinstance(likelihood, likelihoods._MultitaskGaussianLikelihoodBase):
         tasks = likelihood.num_tasks

@@ -42,7 +42,7 @@ def _check_targets(who: str, y: Tensor, shape: torch.Size, events: int) -> None:
 
 
 def _selected(values: Values, mask: Tensor) -> Values:
-    """Return the values of some examples, after the axis of latents if there is one."""
+    """Return the values of the masked examples, behind an axis of latents if present."""
     return values[mask] if values.shape == mask.shape else values.movedim(-2, 0)[:, mask]
 
 
@@ -127,7 +127,7 @@ class DirectObjective(_ApproximateMarginalLogLikelihood):
         """Return the objective, of the shape of the model's batch, or its terms."""
         losses = self._losses(approximate_dist_f, target, *args, **kwargs)
         self.step += int(self.training)
-        # Built in every call, since loops that anneal β set it.
+        # Build it in every call: loops that anneal β change the attribute.
         objective = Objective(self.point_loss, self.num_data, self.beta)
         loss = objective.combine(losses, self._kl(approximate_dist_f, losses.shape[:-1]))
         zero = losses.new_zeros(())
@@ -167,7 +167,7 @@ class DirectObjective(_ApproximateMarginalLogLikelihood):
         weights = _log_weights(who, self.model, q, shape[:-events]) if deep else None
         likelihood = translated(self.likelihood, q.mean.shape, *args, **kwargs)
         losses = self._observed(likelihood, y, marginals)
-        # Tasks first: given a sample or a sigma point they are independent, after it they are not.
+        # Sum over tasks first: they are independent only given a sample or a sigma point.
         losses = losses.sum(-1) if events > 1 else losses
         return losses if weights is None else self._over_samples(losses, weights)
 
