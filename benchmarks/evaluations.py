@@ -37,7 +37,9 @@ from directgp.training.batches import Randomness
 from directgp.training.curvature import FlatParameters
 from directgp.training.data import Data, Model
 from directgp.training.graphs import RecordedWork
-from directgp.training.problems import FreeProblem, ModelProblem, ProfiledProblem
+from directgp.training.problems import ModelProblem
+from directgp.training.profiled import ProfiledProblem
+from directgp.training.q_problems import FreeProblem
 
 Row = dict[str, Any]
 Size = tuple[int, int]

@@ -28,7 +28,7 @@ from directgp.posteriors import SparsePosterior
 from directgp.training.batches import Randomness
 from directgp.training.data import Data, Model
 from directgp.training.graphs import RecordedWork
-from directgp.training.problems import FreeProblem
+from directgp.training.q_problems import FreeProblem
 
 SAMPLES = 10
 LIBRARIES = ("directgp", "GPyTorch")

@@ -16,7 +16,7 @@ from directgp.posteriors import Prior, SparsePosterior
 from directgp.training.adam import AdamState
 from directgp.training.batches import Randomness
 from directgp.training.data import Data, Model
-from directgp.training.problems import FreeProblem
+from directgp.training.q_problems import FreeProblem
 
 
 def sparse_posterior(t: dict[str, Tensor], nugget: float) -> SparsePosterior:

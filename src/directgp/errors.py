@@ -23,11 +23,13 @@ class InvalidInputError(DirectGPError, ValueError):
 
 
 class TableProblem(NamedTuple):
-    """Something in a table that has to be changed, or that an option says what to do with."""
+    """A problem of a table, which a change of the table or an option solves."""
 
     sentence: str
+    """Description of the problem."""
+
     options: Mapping[str, Sequence[str]] = {}
-    """Options of the command line that solve it, with their values."""
+    """Options of the command line that solve the problem, with their values."""
 
 
 class InvalidTableError(InvalidInputError):
@@ -85,7 +87,7 @@ _MAX_CAUSE = 300
 
 
 def cause_of(error: Exception) -> str:
-    """Return the cause of an error as one short phrase; of an invalid record, its first fault."""
+    """Return the cause of an error in a short phrase; for an invalid record, its first fault."""
     from pydantic import ValidationError  # 50 ms that `directgp --help` does not need
 
     text = str(error) or type(error).__name__

@@ -61,7 +61,7 @@ def interrupt(number: int, frame: FrameType | None) -> None:
 def exit_at_once(code: int, sentence: str = "") -> NoReturn:
     """End this process, its workers and their server, which may take seconds by themselves."""
     for worker in multiprocessing.active_children():
-        # One that is being started would print that what it is given is gone.
+        # Kill workers first: one that is starting would print that its shared objects are gone.
         with suppress(OSError, ValueError):
             worker.kill()
     server = sys.modules.get("multiprocessing.forkserver")

@@ -38,7 +38,7 @@ _MAX_NAMES = 8
 """Names in a list; the rest is counted."""
 
 _MAX_PROBLEMS = 20
-"""Problems of a table in a message; a wide one may have thousands."""
+"""Largest number of problems in a message; a wide table may have thousands."""
 
 _FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n")
 """First characters of a cell that spreadsheets compute, or leave out and compute the rest."""
@@ -78,9 +78,9 @@ def decimals_for(values: Sequence[float], errors: Sequence[float]) -> int:
     """
     from statistics import median  # 3 ms that `directgp --help` does not need
 
-    known = [error for error in errors if math.isfinite(error) and error > 0]
-    if known:
-        typical = sorted(known)[(len(known) - 1) // 4]
+    positive = [error for error in errors if math.isfinite(error) and error > 0]
+    if positive:
+        typical = sorted(positive)[(len(positive) - 1) // 4]
         exponent = _exponent(typical)
         return max(0, (typical < 3.55 * 10.0**exponent) - exponent)
     sizes = [abs(value) for value in values if math.isfinite(value) and value != 0]
@@ -101,7 +101,7 @@ def with_error(value: float, error: float, decimals: int | None = None) -> str:
         return f"{fixed(value, decimals)} ± {fixed(error, decimals)}"
     exponent = _exponent(size)
     digits = decimals_for([value], [error / 10.0**exponent])
-    parts = [fixed(each / 10.0**exponent, digits) for each in (value, error)]
+    parts = [fixed(quantity / 10.0**exponent, digits) for quantity in (value, error)]
     return f"({' ± '.join(parts)})·{_power(exponent)}"
 
 
@@ -174,7 +174,7 @@ def counted(counts: Mapping[str, object]) -> str:
 
 
 def first_problems(sentences: Sequence[str]) -> list[str]:
-    """Return the first sentences about a table, and one that counts the others."""
+    """Return the first sentences about a table, and a sentence that counts the rest."""
     more = len(sentences) - _MAX_PROBLEMS
     rest = [f"There are {more:,} more problems."] if more > 0 else []
     return [*sentences[:_MAX_PROBLEMS], *rest]
@@ -186,14 +186,17 @@ def did_you_mean(name: str, names: Iterable[str], limit: int = 3) -> str:
     for candidate in names:
         by_folded.setdefault(candidate.casefold(), []).append(candidate)
     folded = get_close_matches(name.casefold(), by_folded, n=limit, cutoff=0.5)
-    close = [repr(candidate) for each in folded for candidate in by_folded[each]][:limit]
+    close = [repr(candidate) for spelling in folded for candidate in by_folded[spelling]][:limit]
     return f"Did you mean {' or '.join(close)}?" if close else ""
 
 
 def suggestion(name: str, names: Iterable[str], title: str) -> str:
     """Format ``Did you mean 'price'?``, or the title with all names if none is similar."""
-    known = list(names)
-    return did_you_mean(name, known) or f"{title}: {listed(known) if known else 'none'}."
+    candidates = list(names)
+    return (
+        did_you_mean(name, candidates)
+        or f"{title}: {listed(candidates) if candidates else 'none'}."
+    )
 
 
 def visible(text: str, keep: str = "") -> str:
@@ -235,7 +238,7 @@ def csv_cell(text: str) -> str:
 
 
 def text_table(rows: Sequence[Sequence[str]], right: Sequence[int] = ()) -> str:
-    """Align rows of cells, the header first, in columns; those in `right` to the right."""
+    """Align rows of cells, the header first, in columns; columns in `right` to the right."""
     cells = [[one_line(cell, _MAX_CELL) for cell in row] for row in rows]
     widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
     lines = (
@@ -259,7 +262,7 @@ def bullet(text: str) -> str:
 
 
 def command_lines(words: Sequence[str]) -> str:
-    """Format a shell command; long ones in lines that end with a backslash, to be pasted."""
+    """Format a shell command; break a long one into lines that end with a backslash."""
     parts: list[str] = []
     for word in map(shell_word, words):
         # An option stays with its value.
@@ -284,8 +287,8 @@ def finite(value: Any) -> Any:
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     if isinstance(value, dict):
-        return {str(key): finite(each) for key, each in value.items()}
-    return [finite(each) for each in value] if isinstance(value, list | tuple) else value
+        return {str(key): finite(item) for key, item in value.items()}
+    return [finite(item) for item in value] if isinstance(value, list | tuple) else value
 
 
 def _is_visible(character: str) -> bool:
@@ -296,8 +299,9 @@ def _is_visible(character: str) -> bool:
 def _escaped(character: str) -> str:
     r"""Return ``\x1b``, ``\u202e`` or ``\U000e0001``, as Python and shells write them."""
     code = ord(character)
-    kind, digits = ("x", 2) if code < 0x80 else ("u", 4) if code < 0x10000 else ("U", 8)
-    return f"\\{kind}{code:0{digits}x}"
+    if code < 0x80:
+        return f"\\x{code:02x}"
+    return f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
 
 
 def _limited(parts: Sequence[str], limit: int) -> str:
@@ -307,9 +311,9 @@ def _limited(parts: Sequence[str], limit: int) -> str:
 
 def _wrapped(text: str, first: str, others: str) -> str:
     """Wrap text without line breaks within "a ± b" or "a = b"."""
-    kept = visible(text, keep="\n").replace(" ± ", "\xa0±\xa0").replace(" = ", "\xa0=\xa0")
+    shown = visible(text, keep="\n").replace(" ± ", "\xa0±\xa0").replace(" = ", "\xa0=\xa0")
     filled = textwrap.fill(
-        kept, _WIDTH, initial_indent=first, subsequent_indent=others, break_on_hyphens=False
+        shown, _WIDTH, initial_indent=first, subsequent_indent=others, break_on_hyphens=False
     )
     return filled.replace("\xa0", " ")
 

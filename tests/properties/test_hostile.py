@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from directgp.errors import DirectGPError, NumericalError
-from directgp.numerics.special import expected_log_square
+from directgp.numerics.log_square import expected_log_square
 from directgp.posteriors import Prior, SparsePosterior
 from directgp.posteriors.collapsed import optimal_q
 from directgp.registry import KernelName

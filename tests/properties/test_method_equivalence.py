@@ -22,7 +22,7 @@ from directgp.training import RelativeDecrease, Status, TrainingResult
 from directgp.training.batches import Randomness
 from directgp.training.data import Data, Model
 from directgp.training.lbfgs import lbfgs
-from directgp.training.problems import FreeProblem, HeldProblem
+from directgp.training.q_problems import FreeProblem, HeldProblem
 from directgp.training.run import Run
 from tests.reference import gaussian_process as reference
 from tests.reference.gaussian_process import Array

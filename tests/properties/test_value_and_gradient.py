@@ -32,13 +32,9 @@ from directgp.posteriors.prior import MeanName, Prior
 from directgp.registry import KernelName
 from directgp.training.batches import RandomBatches, Randomness
 from directgp.training.data import Data, Model
-from directgp.training.problems import (
-    FreeProblem,
-    HeldProblem,
-    ProfiledProblem,
-    QProblem,
-    TrainingProblem,
-)
+from directgp.training.problems import TrainingProblem
+from directgp.training.profiled import ProfiledProblem
+from directgp.training.q_problems import FreeProblem, HeldProblem, QProblem
 from directgp.training.run import Eliminated
 from tests.properties.checks import seeded
 

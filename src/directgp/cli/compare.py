@@ -29,11 +29,17 @@ if TYPE_CHECKING:
     from directgp.experiments.plan import Comparison, Plan
     from directgp.reports.compare import Entry, ScoreTable
 
-run_option, _HELP = panel("Comparison"), HELP["compare"]
+run_option = panel("Comparison")
+
+_HELP = HELP["compare"]
 
 _check_repeats = options.count_checked("--repeats", options.MAX_REPEATS)
 
-STORE, DOCUMENT = "fits.sqlite", "report.json"
+STORE = "fits.sqlite"
+"""File of the results."""
+
+DOCUMENT = "report.json"
+"""File of the report, for programs."""
 
 
 def compare(
@@ -179,14 +185,14 @@ def _report(comparison: "Comparison", out: Path, terminal: Terminal) -> None:
     if comparison.damaged:
         terminal.warn(damaged_sentence(comparison.damaged))
     findings = Findings(comparison)
-    found = verdict(findings)
-    for question, answer in (("Is it good?", found.quality), ("Which one?", found.choice)):
+    judgement = verdict(findings)
+    for question, answer in (("Is it good?", judgement.quality), ("Which one?", judgement.choice)):
         if answer:
             terminal.show(f"\n{question}\n{answer}")
-    for term in found.terms:
+    for term in judgement.terms:
         terminal.show(f"  {term}")
-    if found.command:
-        terminal.show(f"\nWhat next?\n{found.command}\n", wrap=False)
+    if judgement.command:
+        terminal.show(f"\nWhat next?\n{judgement.command}\n", wrap=False)
     for size in reversed(comparison.plan.sizes):
         if findings.by_size.get(size):
             table = score_table(findings.by_size[size], findings.scores)
@@ -202,7 +208,7 @@ def _report(comparison: "Comparison", out: Path, terminal: Terminal) -> None:
     for failed in comparison.failed:
         cell = failed.cell
         terminal.warn(f"{cell.method}, repeat {cell.repeat + 1}, failed: {failed.reason}")
-    for sentence in (*found.details, *found.cautions):
+    for sentence in (*judgement.details, *judgement.cautions):
         terminal.show(f"- {sentence}")
     terminal.show(f"\nReport: {index}")
     terminal.answer(json_format.loads((out / DOCUMENT).read_bytes()))
@@ -211,8 +217,11 @@ def _report(comparison: "Comparison", out: Path, terminal: Terminal) -> None:
 _BEST = "*"
 """Mark of the best value, since a file has no bold."""
 
-_EVERY, _FIRST_TWO = slice(None), slice(1, 3)
-"""Columns: β, scores and seconds; or the first two scores."""
+_EVERY = slice(None)
+"""All columns: β, scores and seconds."""
+
+_FIRST_TWO = slice(1, 3)
+"""The first two scores."""
 
 _LAYOUTS = (
     (True, 9, 2, _EVERY),
@@ -229,7 +238,7 @@ From wide to narrow; the first that fits is used, or the last.
 
 
 def _scores_table(table: "ScoreTable", title: str) -> Table:
-    """Return the table of scores; the best and those not significantly different are marked."""
+    """Return the table of scores, with marks for the best and for scores as good as the best."""
     tables = [_table(table, title, *layout) for layout in _LAYOUTS]
     screen = console()
     # The natural width of a table is measured on a very wide screen.

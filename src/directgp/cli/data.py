@@ -37,8 +37,14 @@ class Opened(NamedTuple):
     """A problem, with the options that describe its data."""
 
     problem: Problem
+    """The table, prepared for training."""
+
     encoding: Encoding
-    given: DataOptions
+    """How features are made from columns."""
+
+    options: DataOptions
+    """Options of the command line that describe the data."""
+
     columns: Mapping[str, str]
     """Names of the columns of row constants ("exposure", …) and "weights", if given."""
 
@@ -51,7 +57,7 @@ _FIT_ROWS = 5
 """Rows that `directgp fit` needs, at least."""
 
 
-def open_data(given: DataOptions, command: str = "fit", **columns: str | None) -> Opened:
+def open_data(options: DataOptions, command: str = "fit", **columns: str | None) -> Opened:
     """Read the data and prepare them for a command; `columns` are row constants and weights.
 
     An `InvalidTableError` has all problems, and the options with which the command works.
@@ -59,40 +65,40 @@ def open_data(given: DataOptions, command: str = "fit", **columns: str | None) -
     extra = {role: name for role, name in columns.items() if name is not None}
     min_rows = _FIT_ROWS if command == "fit" else MIN_ROWS
     try:
-        return _open(given, extra, min_rows)
+        return _open(options, extra, min_rows)
     except InvalidTableError as error:
-        error.options = _options_that_work(given, extra, min_rows, error)
+        error.options = _options_that_work(options, extra, min_rows, error)
         if error.options is None and command != "fit":
-            fitting = _options_that_work(given, extra, _FIT_ROWS, error)
+            fitting = _options_that_work(options, extra, _FIT_ROWS, error)
             if fitting is not None:
-                task = [] if given.task is None else ["--task", given.task]
-                words = given.with_options(fitting).words()
+                task = [] if options.task is None else ["--task", options.task]
+                words = options.with_options(fitting).words()
                 error.instead = ["fit", *words, *task, "--out", "model"]
         raise
 
 
 def _options_that_work(
-    given: DataOptions, extra: Mapping[str, str], min_rows: int, error: InvalidTableError
+    options: DataOptions, extra: Mapping[str, str], min_rows: int, error: InvalidTableError
 ) -> dict[str, tuple[str, ...]] | None:
-    """Return options with which the data can be used; None if there are none."""
-    found: dict[str, tuple[str, ...]] = {}
+    """Return options with which the data can be used, or None."""
+    working: dict[str, tuple[str, ...]] = {}
     problems = error.problems
     for _ in range(_MAX_ROUNDS):
-        for option, values in (each for p in problems for each in p.options.items()):
+        for option, values in (item for p in problems for item in p.options.items()):
             if option in ("--drop", "--categories"):
-                found[option] = tuple(dict.fromkeys((*found.get(option, ()), *values)))
-            elif found.get(option) != ("impute",):
-                found[option] = tuple(values)
-        if max(map(len, found.values()), default=0) > _MAX_VALUES:
+                working[option] = tuple(dict.fromkeys((*working.get(option, ()), *values)))
+            elif working.get(option) != ("impute",):
+                working[option] = tuple(values)
+        if max(map(len, working.values()), default=0) > _MAX_VALUES:
             return None
         try:
-            _open(given.with_options(found), extra, min_rows)
+            _open(options.with_options(working), extra, min_rows)
         except InvalidTableError as again:
             problems = again.problems
         except DirectGPError:
             return None
         else:
-            return found
+            return working
     return None
 
 
@@ -100,30 +106,30 @@ _MAX_ROUNDS = 4
 """Times that options are added for problems that appear when others are solved."""
 
 _MAX_VALUES = 100
-"""Columns that one option names; a longer command is of no use to anybody."""
+"""Largest number of columns of an option in a suggested command."""
 
 
-def _open(given: DataOptions, extra: Mapping[str, str], min_rows: int) -> Opened:
-    source = open_source(given.data, given.data_dir, given.reading)
+def _open(options: DataOptions, extra: Mapping[str, str], min_rows: int) -> Opened:
+    source = open_source(options.data, options.data_dir, options.reading)
     for role, name in extra.items():
         if name not in source.table.names:
             refuse_column(f"--{role}", name, source.table.names)
     with usage_errors():
-        source.choose(given.target, given.task, given.positive)
+        source.choose(options.target, options.task, options.positive)
     names = set(source.table.names)
     problem, encoding = prepare_source(
         source,
-        target=given.target,
-        task=given.task,
-        positive=given.positive,
-        drop=split_names(given.drop, names),
-        categories=split_names(given.categories, names),
-        missing=given.policy,
-        dates=given.dates,
+        target=options.target,
+        task=options.task,
+        positive=options.positive,
+        drop=split_names(options.drop, names),
+        categories=split_names(options.categories, names),
+        missing=options.policy,
+        dates=options.dates,
         needed=tuple(dict.fromkeys(extra.values())),
         min_rows=min_rows,
     )
-    return Opened(problem, encoding, given, extra)
+    return Opened(problem, encoding, options, extra)
 
 
 def named_columns(X: Column, names: Sequence[str]) -> pa.Table:
@@ -138,8 +144,10 @@ class PredictionRows(NamedTuple):
     """Features, with NaN where they are missing."""
 
     usable: NDArray[np.bool_]
+    """Whether each row can be predicted."""
+
     reasons: RowReasons
-    """Whether each row can be predicted, and what is wrong with some, by row."""
+    """Faults by row."""
 
     ids: pa.Table
     """The columns to copy, or the numbers of the rows."""
@@ -178,20 +186,20 @@ def open_rows(
     decimals = source.table.reading.decimals(source.table.decimal)
     encoding = card.encoding
     used = [*encoding.column_names, *([row_name] if row_name else [])]
-    known = set(names)
+    available = set(names)
     for name in used:
-        if name not in known:
+        if name not in available:
             remedy = suggestion(name, names, "Its columns")
             refuse("DATA", "a table with all columns that the model uses", f"no {name!r}", remedy)
     for name in id_columns:
-        if name not in known:
+        if name not in available:
             refuse_column("--id", name, names)
         if name in written:
             got = f"{name!r}, which is one of the predictions"
             refuse("--id", "a column of another name", got, "Rename it in the data.")
     also = [*id_columns, *([card.target] if score else [])]
-    wanted = [name for name in dict.fromkeys([*used, *also]) if name in known]
-    # An id such as 007 stays text, unless the model uses it as a number.
+    wanted = [name for name in dict.fromkeys([*used, *also]) if name in available]
+    # Keep an id such as 007 as text, unless the model uses it as a number.
     as_text = {*encoding.verbatim, *(set(id_columns) - {*used, card.target})}
     table = source.table.read(wanted, as_text=as_text)
     irregular = [row for row, _ in source.table.irregular]
@@ -201,8 +209,11 @@ def open_rows(
         raise InvalidInputError("DATA must have rows to predict. Got none.")
     decimal = decimals[0] if len(decimals) == 1 else source.table.decimal
     encoded = encoding.encode(table, decimal)
-    row_values, y, notes = None, None, list[str]()
-    usable, reasons = encoded.usable, encoded.reasons
+    row_values = None
+    y = None
+    notes = list[str]()
+    usable = encoded.usable
+    reasons = encoded.reasons
 
     def explain(faults: Mapping[int, str], then: str = "") -> None:
         for row, fault in faults.items():
@@ -238,7 +249,7 @@ def _plain_ids(ids: pa.Table) -> pa.Table:
 def _row_values(
     column: pa.ChunkedArray, name: str, constant: RowConstant, decimals: Sequence[Mark]
 ) -> tuple[Column, dict[int, str]]:
-    """Return the constant of each row, and what is wrong with those that are not allowed."""
+    """Return the constant of each row, and the faults of values that are not allowed."""
     values, faults = _numbers(column, name, decimals)
     for row in np.flatnonzero(~constant.valid(values)).tolist():
         value = values[row]
@@ -250,7 +261,7 @@ def _row_values(
 def _targets(
     column: pa.ChunkedArray, card: "ModelCard", decimals: Sequence[Mark]
 ) -> tuple[Column | None, dict[int, str]]:
-    """Return the targets, None if none is a number, and what is wrong with others, by row."""
+    """Return the targets, None if no target is a number, and unparsable texts, by row."""
     if card.classes is not None:
         remedy = "Correct or remove these rows, or ignore the target with --no-score."
         return encode_classes(column, card.target, card.classes, remedy), {}
@@ -261,13 +272,14 @@ def _targets(
 def _numbers(
     column: pa.ChunkedArray, name: str, decimals: Sequence[Mark]
 ) -> tuple[Column, dict[int, str]]:
-    """Return a column as numbers, NaN where there is none, and the texts that are none, by row."""
+    """Return a column as numbers, NaN for gaps, and unparsable texts, by row."""
     form = guess_format(column, decimals) if kind_of(column.type) == "category" else None
     try:
         values, bad, *_ = read_numbers(column, form or NumberFormat(decimals[0]))
     except TypeError:
         # Times, lists and the like.
-        values, bad = np.full(len(column), np.nan), np.flatnonzero(~is_missing(column))
+        values = np.full(len(column), np.nan)
+        bad = np.flatnonzero(~is_missing(column))
     texts = {row: shown_value(column[row]) for row in bad.tolist()}
     return values, {
         row: f"{name} is {text!r}, which is not a number" for row, text in texts.items()

@@ -19,17 +19,19 @@ def datasets(data_dir: DataDir = None, json: Json = False, debug: Debug = False)
     terminal = Terminal(json=json)
     folder = data_folder(data_dir)
     held = in_folder(folder) if folder is not None else ()
-    found = {name: find_in_folder(name, folder) for name in PAPER}
-    files = {name: None if file is None else file.name for name, file in found.items()}
+    paths = {name: find_in_folder(name, folder) for name in PAPER}
+    files = {name: None if file is None else file.name for name, file in paths.items()}
     paper = [
         {fact: getattr(facts, fact) for fact in _PAPER_FACTS}
         | {"file": files[name], "where": facts.where_from}
         for name, facts in PAPER.items()
     ]
-    terminal.answer({"datasets": [asdict(each) for each in (*embedded(), *held)], "paper": paper})
+    terminal.answer(
+        {"datasets": [asdict(dataset) for dataset in (*embedded(), *held)], "paper": paper}
+    )
     heads = ("name", "task", "rows", "features", "target", "about")
     for title, listed in (("Embedded", embedded()), (f"In {folder}", held)):
-        rows = [[_text(getattr(each, head)) for head in heads] for each in listed]
+        rows = [[_text(getattr(dataset, head)) for head in heads] for dataset in listed]
         if rows:
             terminal.show(plain_table(title, heads, rows, ("rows", "features")))
             terminal.show("")

@@ -40,15 +40,16 @@ _LONG = 30.0
 
 def check_run_folder(out: Path, store: str, document: str, resume: bool, force: bool) -> None:
     """Raise `InvalidInputError` if the folder has other files, or results that would be lost."""
-    held, place = held_in(out), Path(os.path.realpath(out))
+    held = held_in(out)
+    place = Path(os.path.realpath(out))
     # A report is written into its folder, which is not replaced.
     check_writable(out, (place, *place.parents))
     folder = ReportFolder(out)
-    other = {"fits.sqlite", "cells.sqlite"} - {store}
-    if held and (other & folder.holds() or not (MANIFEST in held or store in folder.names)):
+    other_store = {"fits.sqlite", "cells.sqlite"} - {store}
+    if held and (other_store & folder.holds() or not (MANIFEST in held or store in folder.names)):
         refuse_path(out, "a new folder or that of a report", "holds other files", "Name another.")
     folder.check((store, document, *_SHARED))
-    # A run that failed before its first cell leaves an empty store; a damaged one is not empty.
+    # Accept an empty store, from a run that failed before its first cell.
     empty = not folder.holds()
     with suppress(StoreError):
         if store in held and not resume:
@@ -65,9 +66,10 @@ _SHARED = ("index.html", "results.parquet")
 
 def open_run_folder(out: Path, store: str, force: bool) -> None:
     """Create the folder of a run; with `force` delete what directgp wrote there before."""
-    folder, path = ReportFolder(out), out / store
+    folder = ReportFolder(out)
+    path = out / store
     if force:
-        # A damaged store, or one of another version, is deleted too.
+        # Delete a damaged store, or a store of another version, too.
         with suppress(StoreError):
             if path.is_file():
                 with Store(path, read_only=True) as opened:

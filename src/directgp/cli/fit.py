@@ -91,12 +91,13 @@ def fit(
     from directgp.cli.model_folder import check_model_folder
 
     check_model_folder(out, force)
-    given, columns = data, {"weights": weights}
+    data_options = data
+    columns = {"weights": weights}
     if row_column is not None:
         # Only counts have an exposure, for example.
-        given = replace(data, task=ROW_CONSTANTS[row_column[0]].task)
+        data_options = replace(data, task=ROW_CONSTANTS[row_column[0]].task)
         columns = {row_column[0]: row_column[1], **columns}
-    opened = open_data(given, "fit", **columns)
+    opened = open_data(data_options, "fit", **columns)
     with options.usage_errors():
         chosen_likelihood(opened.problem.task, likelihood, opened.problem.num_classes)
     _train_and_save(opened, settings, out, force, terminal)
@@ -109,7 +110,8 @@ def _train_and_save(
     from directgp.cli.model_folder import card_of, write_folder
     from directgp.training.result import Status
 
-    problem, card = opened.problem, card_of(opened)
+    problem = opened.problem
+    card = card_of(opened)
     for note in problem.notes:
         terminal.note(note)
     try:
@@ -139,14 +141,15 @@ def _train(opened: "Opened", settings: dict[str, Any]) -> Any:
     from directgp.cli.data import named_columns
     from directgp.errors import DirectGPWarning
 
-    problem, weights = opened.problem, opened.values("weights")
+    problem = opened.problem
+    weights = opened.values("weights")
     if weights is not None and problem.classes is not None:
         for label, name in enumerate(problem.classes):
             got = f"0 in every row of {name!r}"
-            some = bool((weights[problem.y == label] != 0).any())
-            require(some, "--weights", "positive in some row of each class", got)
-    given = {"sample_weight": weights}
-    given |= {name: opened.values(name) for name in opened.columns if name in ROW_CONSTANTS}
+            weighted = bool((weights[problem.y == label] != 0).any())
+            require(weighted, "--weights", "positive in some row of each class", got)
+    arguments = {"sample_weight": weights}
+    arguments |= {name: opened.values(name) for name in opened.columns if name in ROW_CONSTANTS}
     makers: dict[str, Any] = {
         "regression": estimators.SparseGPRegressor,
         "classification": estimators.SparseGPClassifier,
@@ -156,12 +159,13 @@ def _train(opened: "Opened", settings: dict[str, Any]) -> Any:
     with warnings.catch_warnings():
         for category in (DirectGPWarning, ConvergenceWarning):
             warnings.simplefilter("ignore", category)
-        return makers[problem.task](**settings).fit(X, problem.y, **given)
+        return makers[problem.task](**settings).fit(X, problem.y, **arguments)
 
 
 def _facts(model: Any, problem: "Problem") -> dict[str, Any]:
     """Return the facts of a fit, for JSON."""
-    path, validation = model.beta_path_, None
+    path = model.beta_path_
+    validation = None
     if path is not None and path.points:
         chosen = path.points[path.chosen]
         validation = {
@@ -186,14 +190,15 @@ def _facts(model: Any, problem: "Problem") -> dict[str, Any]:
 
 def _summary(facts: dict[str, Any], problem: "Problem", out: Path) -> str:
     """Return the summary of a fit."""
-    found = facts["validation"]
+    validation = facts["validation"]
     size = f"{plural(len(problem.y), 'row')}, {plural(problem.X.shape[1], 'feature')}"
     lines = {
         "data": size,
         "task": problem.task,
         "objective": f"{facts['objective']}, {facts['hyperparameters']}",
         "β": number(facts["beta"]),
-        "validation": found and f"{found['loss']} {with_error(found['mean'], found['error'])}",
+        "validation": validation
+        and f"{validation['loss']} {with_error(validation['mean'], validation['error'])}",
         "model": str(out),
     }
     return "\n".join(

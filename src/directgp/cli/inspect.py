@@ -16,8 +16,8 @@ def inspect(model: ModelArgument, json: Json = False, debug: Debug = False) -> N
     from directgp.estimators.summary import facts_of, summary_text
 
     terminal = Terminal(json=json)
-    found, card = load_folder(model, "cpu")
-    facts = facts_of(found)
+    fitted, card = load_folder(model, "cpu")
+    facts = facts_of(fitted)
     features = list(card.encoding.feature_names)
     terminal.answer({**card.model_dump(mode="json"), "features": features, "fit": asdict(facts)})
     terminal.show("\n\n".join([summary_text(facts), *_card_sections(card)]))
@@ -41,12 +41,12 @@ def _card_sections(card: Any) -> Iterable[str]:
     }
     yield "\n".join(["Trained on", *(entry(name, text) for name, text in lines.items())])
     columns = card.encoding.columns
-    numbers = [each.name for each in columns if not isinstance(each, CategoryColumn)]
+    numbers = [column.name for column in columns if not isinstance(column, CategoryColumn)]
     kind = "numbers" if len(numbers) > 1 else "a number"
     items = [f"{', '.join(numbers)}: {kind}"] if numbers else []
     items += [
-        f"{each.name}: a category, {each.base} (base), {', '.join(each.levels)}"
-        for each in columns
-        if isinstance(each, CategoryColumn)
+        f"{column.name}: a category, {column.base} (base), {', '.join(column.levels)}"
+        for column in columns
+        if isinstance(column, CategoryColumn)
     ]
     yield "\n".join(["Columns", *map(bullet, items)])

@@ -39,15 +39,15 @@ def main() -> None:
         app(prog_name="directgp")
     except SystemExit as ending:
         if ending.code == INTERRUPTED:
-            # Finalizers remove what workers share; the rest of the end takes libraries seconds.
+            # Run the finalizers, which remove shared memory; skip the slow end of other libraries.
             atexit._run_exitfuncs()
             exit_at_once(INTERRUPTED)
         if signal.getsignal(signal.SIGINT) is interrupt:
-            # Python would print an exception that is raised from here on.
+            # Restore the default handler: Python would print the exception of a late Ctrl-C.
             signal.signal(signal.SIGINT, signal.SIG_DFL)
         raise
     except KeyboardInterrupt:
-        # Before or after a command.
+        # Ctrl-C came before or after a command.
         exit_at_once(INTERRUPTED, "Interrupted.")
 
 

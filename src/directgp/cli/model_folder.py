@@ -162,8 +162,8 @@ def card_of(opened: Opened) -> ModelCard:
             **facts,
             directgp=versions()["directgp"],
             rows=len(problem.y),
-            header=opened.given.header is not False,
-            positive=opened.given.positive,
+            header=opened.options.header is not False,
+            positive=opened.options.positive,
             encoding=opened.encoding,
             fingerprint=problem.fingerprint(),
         )

@@ -18,7 +18,9 @@ from directgp.text import joined
 
 DeviceName = Literal["auto", "cpu", "cuda"]
 
-data_option, model_option = panel("Data"), panel("Model")
+data_option = panel("Data")
+
+model_option = panel("Model")
 
 
 def checked(option: str, allowed: str, test: Callable[[Any], bool]) -> Callable[[Any], Any]:
@@ -108,7 +110,7 @@ class FileOptions:
 
     @property
     def reading(self) -> Any:
-        """What is known of the file."""
+        """How to read the file, from the options."""
         from directgp.datasets.dialect import Reading
 
         header = self.header is not False
@@ -157,9 +159,10 @@ class DataOptions(FileOptions):
     def words(self) -> list[str]:
         """Return the command-line words of the options that were given, without the task."""
         words = [self.data]
-        for each in fields(self):
-            value, option = getattr(self, each.name), f"--{each.name.replace('_', '-')}"
-            if each.name in ("data", "task") or value == each.default:
+        for option_field in fields(self):
+            value = getattr(self, option_field.name)
+            option = f"--{option_field.name.replace('_', '-')}"
+            if option_field.name in ("data", "task") or value == option_field.default:
                 continue
             if isinstance(value, bool):
                 words.append(option if value else option.replace("--", "--no-"))
@@ -172,7 +175,7 @@ class DataOptions(FileOptions):
 @final
 @dataclass(frozen=True, kw_only=True)
 class RowOptions:
-    """The columns with a constant of each row, of which a likelihood uses one."""
+    """The columns with a constant for each row; a likelihood uses at most one."""
 
     exposure: Annotated[str | None, data_option("COLUMN", HELP["rows"]["exposure"])] = None
     trials: Annotated[str | None, data_option("COLUMN", HELP["rows"]["trials"])] = None
@@ -182,19 +185,19 @@ class RowOptions:
     @property
     def column(self) -> tuple[str, str] | None:
         """The constant that is given, and its column; raise `WrongUsageError` for two."""
-        given = [(f.name, getattr(self, f.name)) for f in fields(self) if getattr(self, f.name)]
-        if len(given) > 1:
-            names = " and ".join(f"--{name}" for name, _ in given)
+        constants = [(f.name, getattr(self, f.name)) for f in fields(self) if getattr(self, f.name)]
+        if len(constants) > 1:
+            names = " and ".join(f"--{name}" for name, _ in constants)
             raise WrongUsageError(f"{names} must be given one at a time. Got all of them.")
-        return given[0] if given else None
+        return constants[0] if constants else None
 
 
-def split_names(given: Sequence[str] | None, known: Collection[str] = ()) -> list[str]:
+def split_names(texts: Sequence[str] | None, column_names: Collection[str] = ()) -> list[str]:
     """Return names that were given one by one or with commas; a known name may have commas."""
     return [
         name
-        for each in given or ()
-        for name in ([each] if each in known else map(str.strip, each.split(",")))
+        for text in texts or ()
+        for name in ([text] if text in column_names else map(str.strip, text.split(",")))
         if name
     ]
 
@@ -209,19 +212,34 @@ def command(function: Callable[..., None]) -> Callable[..., None]:
     parameters = []
     for name, parameter in signature(function).parameters.items():
         kind = parameter.annotation
-        own = [parameter]
+        group_parameters = [parameter]
         if isinstance(kind, type) and is_dataclass(kind):
-            own = list(signature(kind).parameters.values())
-            groups[name] = kind, [each.name for each in own]
-        parameters += [each.replace(kind=each.KEYWORD_ONLY) for each in own]
-        hints |= {each.name: each.annotation for each in own}
+            group_parameters = list(signature(kind).parameters.values())
+            groups[name] = (
+                kind,
+                [parameter_of_group.name for parameter_of_group in group_parameters],
+            )
+        parameters += [
+            parameter_of_group.replace(kind=parameter_of_group.KEYWORD_ONLY)
+            for parameter_of_group in group_parameters
+        ]
+        hints |= {
+            parameter_of_group.name: parameter_of_group.annotation
+            for parameter_of_group in group_parameters
+        }
 
-    def run(**given: Any) -> None:
+    def run(**arguments: Any) -> None:
         for name, (kind, names) in groups.items():
-            given[name] = kind(**{each: given.pop(each) for each in names})
-        function(**given)
+            arguments[name] = kind(
+                **{
+                    parameter_of_group: arguments.pop(parameter_of_group)
+                    for parameter_of_group in names
+                }
+            )
+        function(**arguments)
 
-    run.__name__, run.__doc__ = function.__name__, function.__doc__
+    run.__name__ = function.__name__
+    run.__doc__ = function.__doc__
     run.__annotations__ = hints
     # Typer reads the options by `inspect.signature`, which takes this attribute.
     run.__signature__ = Signature(parameters)  # type: ignore[attr-defined]
@@ -232,7 +250,7 @@ LIKELIHOOD_NAMES = ", ".join(" or ".join(likelihoods_of(task)) for task in get_a
 
 
 def check_name(option: str, name: str | None, names: Sequence[str]) -> None:
-    """Raise `WrongUsageError` if the name is none of the names."""
+    """Raise `WrongUsageError` if the name is unknown."""
     if name is not None and name not in names:
         raise WrongUsageError(f"{option} must be one of {', '.join(names)}. Got {name!r}.")
 
@@ -275,7 +293,7 @@ def _real(option: str, text: str, allowed: str, is_allowed: Callable[[float], bo
 
 
 def listed(option: str, text: str | None, parse: Callable[[str, str], Any]) -> tuple[Any, ...]:
-    """Return what `parse` makes of the option and each text of a list with commas, once."""
+    """Parse each text of an option, split at commas, without repetitions."""
     if text is None:
         return ()
     parts = [part.strip() for part in text.split(",") if part.strip()]
@@ -286,12 +304,13 @@ def listed(option: str, text: str | None, parse: Callable[[str, str], Any]) -> t
 
 def check_task(data: DataOptions, row_column: tuple[str, str] | None = None) -> None:
     """Raise `WrongUsageError` if an option belongs to another task."""
-    given = [("--positive", "classification")] if data.positive is not None else []
+    required = [("--positive", "classification")] if data.positive is not None else []
     if row_column is not None:
-        given.append((f"--{row_column[0]}", registry.ROW_CONSTANTS[row_column[0]].task))
-    for option, own in given:
-        if data.task not in (None, own):
+        required.append((f"--{row_column[0]}", registry.ROW_CONSTANTS[row_column[0]].task))
+    for option, needed in required:
+        if data.task not in (None, needed):
             raise WrongUsageError(
-                f"{option} must be given with --task {own} only. Got --task {data.task}. Leave one"
+                f"{option} must be given with --task {needed} only. "
+                f"Got --task {data.task}. Leave one"
                 " out."
             )

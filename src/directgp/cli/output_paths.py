@@ -17,8 +17,10 @@ import pyarrow.parquet
 from directgp.errors import InvalidInputError
 
 _MAX_PATH = 4096 if os.name == "posix" else 260
+"""Largest number of bytes of a path."""
+
 _LONGEST = 64
-"""Bytes that a path may have, and those of the longest name that is written into a folder."""
+"""Bytes of the longest name that is written into a folder."""
 
 
 def check_output_file(out: Path, force: bool, *, inputs: tuple[Path, ...] = ()) -> None:
@@ -28,17 +30,19 @@ def check_output_file(out: Path, force: bool, *, inputs: tuple[Path, ...] = ()) 
         return
     if out.is_dir():
         refuse_path(out, "a new file", "is a folder", "Name a file in it.")
-    if any(each.exists() and out.exists() and out.samefile(each) for each in inputs):
+    if any(
+        input_file.exists() and out.exists() and out.samefile(input_file) for input_file in inputs
+    ):
         refuse_path(out, "a new file", "is an input", "Name another.")
     if not force:
         refuse_path(out, "a new file", "exists", "Name another, or replace it with --force.")
 
 
-def check_output_folder(out: Path, own: set[str], force: bool) -> None:
+def check_output_folder(out: Path, replaceable: set[str], force: bool) -> None:
     """Raise `InvalidInputError` if the folder holds other files, or `own` files without `force`."""
     check_writable(out, Path(os.path.realpath(out)).parents)
     held = held_in(out)
-    if held and held != own:
+    if held and held != replaceable:
         refuse_path(out, "a new folder or that of a model", "holds other files", "Name another.")
     if held and not force:
         refuse_path(
@@ -58,12 +62,12 @@ def held_in(out: Path) -> set[str]:
         return set()
     if not out.is_dir():
         refuse_path(out, "a new folder", "is a file", "Name another.")
-    return {each.name for each in out.iterdir()}
+    return {entry.name for entry in out.iterdir()}
 
 
 def check_writable(out: Path, folders: Sequence[Path]) -> None:
     """Raise `InvalidInputError` if the path cannot be created in the first folder that exists."""
-    nearest = next(each for each in folders if os.path.lexists(each))
+    nearest = next(candidate for candidate in folders if os.path.lexists(candidate))
     place = Path(os.path.realpath(out))
     names = place.relative_to(nearest).parts if place.is_relative_to(nearest) else ()
     allowed = "in a folder that can be written to"

@@ -18,13 +18,16 @@ PREDICTED_LABEL = "predicted"
 """Column of predictions that is no number."""
 
 SUFFIXES = (".parquet", ".csv", ".tsv", ".feather", ".csv.gz", ".tsv.gz")
+"""Suffixes of the files that can be written."""
 
 _HELP = HELP["predict"]
+"""Help of the options."""
 
 _BLOCK = 2**16
 """Rows that are predicted and written at once, which bounds the memory."""
 
 _SCORE_NAMES = {"nll": "NLL", "rmse": "RMSE", "error": "error", "mre": "MRE"}
+"""Names of the scores in text."""
 
 REASON = "reason"
 """Column that says why a row has no prediction, or what was assumed."""
@@ -36,12 +39,16 @@ class Predicted:
     """What to predict besides the mean: central intervals, quantiles and densities."""
 
     intervals: tuple[float, ...]
-    """Their probabilities; the scores are of the first."""
+    """Probabilities of the intervals; the scores use the first."""
 
     quantiles: tuple[float, ...]
+    """Levels of the quantiles."""
+
     proba: bool
+    """Whether to write the probabilities of classes."""
+
     density: bool
-    """Whether to write the probabilities of classes, and the log density of the target."""
+    """Whether to write the log density of the target."""
 
     drop_missing: bool
     """Whether to leave out rows that cannot be predicted."""
@@ -49,7 +56,7 @@ class Predicted:
     def names(self, card: "ModelCard") -> list[str]:
         """Return the names of the columns of predictions."""
         if card.classes is not None:
-            columns = [f"p_{each}" for each in card.classes] if self.proba else []
+            columns = [f"p_{label}" for label in card.classes] if self.proba else []
             columns.append(PREDICTED_LABEL)
         else:
             from directgp.estimators.frames import names_of_numbers
@@ -57,7 +64,9 @@ class Predicted:
             columns = names_of_numbers(self.intervals, self.quantiles)
         return [*columns, "log_density"] if self.density else columns
 
-    def columns(self, model: Any, card: "ModelCard", X: Any, given: dict[str, Any]) -> list[Any]:
+    def columns(
+        self, model: Any, card: "ModelCard", X: Any, constants: dict[str, Any]
+    ) -> list[Any]:
         """Return the columns of predictions, without densities; `given` are the row constants."""
         import numpy as np
 
@@ -68,7 +77,7 @@ class Predicted:
         from directgp.estimators.frames import predicted_numbers
         from directgp.estimators.validation import row_values
 
-        values = row_values("directgp predict", **given)
+        values = row_values("directgp predict", **constants)
         return predicted_numbers(model, X, self.intervals, self.quantiles, values)
 
 
@@ -117,9 +126,9 @@ def predict(
 
     check_output_file(out, force, inputs=(Path(data),))
     row_column = rows.column
-    found, card = load_folder(model, device)
-    if row_column is not None and found.likelihood_.row_argument != row_column[0]:
-        likelihood = type(found.likelihood_).__name__
+    fitted, card = load_folder(model, device)
+    if row_column is not None and fitted.likelihood_.row_argument != row_column[0]:
+        likelihood = type(fitted.likelihood_).__name__
         got = f"it for a model of the task {card.task} with {likelihood}"
         refuse(f"--{row_column[0]}", "given for a likelihood that uses it", got, "Leave it out.")
     if proba is not None and card.classes is None:
@@ -149,8 +158,9 @@ def predict(
         terminal.warn(f"{plural(skipped, 'row')} {what}, the first because {first}.")
     if not predicted:
         raise InvalidInputError("DATA must have rows that can be predicted. Got none.")
-    sums = _write(out, found, card, table, wanted)
-    scored, num_rows = int(sums.pop("rows")), predicted if drop_missing else len(table.X)
+    sums = _write(out, fitted, card, table, wanted)
+    scored = int(sums.pop("rows"))
+    num_rows = predicted if drop_missing else len(table.X)
     scores = {name: total / scored for name, total in sums.items()} if scored and score else None
     if scores and "mse" in scores:
         scores["rmse"] = scores["mse"] ** 0.5
@@ -196,16 +206,16 @@ def _write(
         for start in range(0, len(rows.X), _BLOCK):
             stop = min(start + _BLOCK, len(rows.X))
             usable = rows.usable[start:stop]
-            kept = start + np.flatnonzero(usable)
-            X = named_columns(rows.X[kept], card.encoding.feature_names)
-            given = {}
+            usable_rows = start + np.flatnonzero(usable)
+            X = named_columns(rows.X[usable_rows], card.encoding.feature_names)
+            constants = {}
             if rows.row_values is not None:
                 argument, values = rows.row_values
-                given[argument] = values[kept]
-            y = None if rows.y is None else rows.y[kept]
-            predicted = wanted.columns(model, card, X, given) if len(kept) else []
-            if y is not None and len(kept):
-                density = _log_density(model, X, y, given)
+                constants[argument] = values[usable_rows]
+            y = None if rows.y is None else rows.y[usable_rows]
+            predicted = wanted.columns(model, card, X, constants) if len(usable_rows) else []
+            if y is not None and len(usable_rows):
+                density = _log_density(model, X, y, constants)
                 for name, value in _sums(card, y, density, predicted):
                     sums[name] = sums.get(name, 0.0) + value
                 predicted += [density] if wanted.density else []
@@ -236,14 +246,15 @@ def _safe_cells(column: Any) -> Any:
     return pa.array(cells, column.type).take(coded.indices)
 
 
-def _log_density(model: Any, X: Any, y: Any, given: dict[str, Any]) -> Any:
+def _log_density(model: Any, X: Any, y: Any, constants: dict[str, Any]) -> Any:
     """Return the log density of each target, NaN where it is missing."""
     import numpy as np
 
-    known, density = np.isfinite(y), np.full(len(y), np.nan)
-    if known.any():
-        own = {name: values[known] for name, values in given.items()}
-        density[known] = model.log_density(X.filter(known), y[known], **own)
+    observed = np.isfinite(y)
+    density = np.full(len(y), np.nan)
+    if observed.any():
+        of_rows = {name: values[observed] for name, values in constants.items()}
+        density[observed] = model.log_density(X.filter(observed), y[observed], **of_rows)
     return density
 
 
@@ -253,17 +264,18 @@ def _sums(
     """Yield the sum of each score over rows with a target, and "rows", their number."""
     import numpy as np
 
-    known = np.isfinite(y)
-    if not known.any():
+    observed = np.isfinite(y)
+    if not observed.any():
         return
-    y, found = y[known], [column[known] for column in predicted]
+    y = y[observed]
+    columns = [column[observed] for column in predicted]
     yield "rows", float(len(y))
-    yield "nll", -float(density[known].sum())
+    yield "nll", -float(density[observed].sum())
     if card.classes is not None:
-        label = next(column for column in found if column.dtype == object)
+        label = next(column for column in columns if column.dtype == object)
         yield "error", float((label != np.array(card.classes, dtype=object)[y.astype(int)]).sum())
         return
-    mean, _, lower, upper = found[:4]
+    mean, _, lower, upper = columns[:4]
     if card.task == "count":
         yield "mre", float((np.abs(mean - y) / np.maximum(1, y)).sum())
     else:

@@ -22,8 +22,16 @@ from typing_extensions import override
 from directgp.errors import DirectGPError, InvalidTableError
 from directgp.text import command_lines, first_problems, one_line, strict_json, visible
 
-FAILED, WRONG_USAGE, INTERRUPTED = 1, 2, 130
-"""Exit codes, besides 0; `reporting_errors` maps the exceptions of commands to them."""
+# Exit codes, besides 0; `reporting_errors` maps the exceptions of commands to them.
+
+FAILED = 1
+"""Exit code of a command that raised an error."""
+
+WRONG_USAGE = 2
+"""Exit code of wrong options."""
+
+INTERRUPTED = 130
+"""Exit code after Ctrl-C."""
 
 _MAX_WIDTH = 200
 """Maximum width of tables in a file or a pipe, in characters."""
@@ -43,6 +51,7 @@ def panel(title: str) -> Callable[..., Any]:
 
 
 output_option = panel("Output")
+"""Defines an option in the panel "Output"."""
 
 HELP: dict[str, dict[str, str]] = tomllib.loads(
     files("directgp.cli").joinpath("help.toml").read_text(encoding="utf-8")
@@ -111,7 +120,8 @@ def console(err: bool = False) -> Console:
 
 def print_line(where: Console, text: str, style: str | None = None, wrap: bool = True) -> None:
     """Print text without markup; lines are wrapped on a terminal only, but for commands."""
-    soft_wrap, shown = not (wrap and where.is_terminal), visible(text, keep="\n")
+    soft_wrap = not (wrap and where.is_terminal)
+    shown = visible(text, keep="\n")
     where.print(shown, style=style, markup=False, emoji=False, soft_wrap=soft_wrap)
 
 
@@ -122,23 +132,24 @@ def plain_table(
     numeric: Sequence[str] = (),
     padding: int = 1,
 ) -> Table:
-    """Return a table without lines; numeric columns are aligned right, other last ones wrap."""
+    """Return a table without lines; numbers are aligned right, a last column of text wraps."""
     heading = Text(visible(title, keep="\n"), style="bold") if title else None
     table = Table(title=heading, title_justify="left", title_style="bold", box=None)
-    table.pad_edge, table.padding = False, (0, padding)
+    table.pad_edge = False
+    table.padding = (0, padding)
     for head in heads:
         wraps = head == heads[-1] and head not in numeric
         side: Literal["left", "right"] = "right" if head in numeric else "left"
         table.add_column(head, justify=side, no_wrap=not wraps, overflow="fold")
     for row in rows:
-        cells = (Text(visible(each)) if isinstance(each, str) else each for each in row)
+        cells = (Text(visible(cell)) if isinstance(cell, str) else cell for cell in row)
         table.add_row(*cells)
     return table
 
 
 def print_json(document: dict[str, Any]) -> None:
     """Print a JSON document on standard output; numbers that are not finite become null."""
-    # ASCII only, so that it can be printed in any encoding.
+    # Use ASCII only, which every encoding can print.
     print(strict_json(document, ascii_only=True), flush=True)
 
 
@@ -214,8 +225,8 @@ def _report(words: str, error: BaseException, arguments: Sequence[str]) -> None:
     command = working_command(error, arguments) if isinstance(error, InvalidTableError) else ""
     if "--json" in arguments:
         print_json({"error": words} | ({"command": command} if command else {}))
-    known = not words.startswith(("directgp failed", "Interrupted"))
-    print_line(console(err=True), f"Error: {words}" if known else words, style="red")
+    is_error = not words.startswith(("directgp failed", "Interrupted"))
+    print_line(console(err=True), f"Error: {words}" if is_error else words, style="red")
     if command:
         print_line(console(err=True), f"This works:\n{command}", wrap=False)
 
@@ -233,10 +244,11 @@ def working_command(error: InvalidTableError, arguments: Sequence[str]) -> str:
 
 def _usage_sentence(error: typer.TyperException) -> str:
     """Return typer's message in one line, with the command that prints the help."""
-    option, known = getattr(error, "option_name", ""), getattr(error, "possibilities", None)
-    if known:
+    option = getattr(error, "option_name", "")
+    possibilities = getattr(error, "possibilities", None)
+    if possibilities:
         # Without the dashes, which all options have in common.
-        by_name = {each.lstrip("-"): each for each in known}
+        by_name = {possibility.lstrip("-"): possibility for possibility in possibilities}
         close = get_close_matches(option.lstrip("-"), by_name, n=1)
         words = f"No such option: {option}."
         words += f" Did you mean {by_name[close[0]]!r}?" if close else ""

@@ -59,6 +59,7 @@ def trim(column: pa.ChunkedArray) -> pa.ChunkedArray:
 
 
 Mark = Literal[".", ","]
+"""A mark of decimals or of thousands."""
 
 ISO = "%Y-%m-%d"
 """Format of dates and times of ISO 8601, such as 2020-12-31 and 2020-12-31T10:30:00Z."""
@@ -68,35 +69,39 @@ class NumberFormat(NamedTuple):
     """How the text of a column is read as numbers."""
 
     decimal: Mark = "."
+    """Decimal mark."""
+
     dates: str = ""
-    """Decimal mark; `ISO` or a format of `strptime` for dates, which become days since 1970."""
+    """`ISO` or a format of `strptime` for dates, read as days since 1970; empty for numbers."""
 
     boolean: bool = False
     """Whether true and false are 1 and 0."""
 
 
 class ReadNumbers(NamedTuple):
-    """The numbers of a column, of shape (n,), with NaN where there is none."""
+    """The numbers of a column, of shape (n,)."""
 
     values: NDArray[np.float64]
+    """The numbers; NaN where a text is missing or unparsable."""
+
     bad: NDArray[np.int64]
-    """Rows with text that is no number."""
+    """Rows with unparsable text."""
 
     unusual: str = ""
-    """The first text with a separator, a sign of currency or the like; empty if there is none."""
+    """The first text with a separator or a sign of currency; empty without one."""
 
     distinct: int = 0
     """Number of different texts that are numbers."""
 
 
 _MOSTLY = 0.8
-"""Least part of the texts that are numbers in a column of numbers with a few other texts."""
+"""A column is read as numbers if at least this share of its texts are numbers."""
 
 _MOSTLY_CODES = 0.98
-"""The same if there are few different numbers, which may be the names of categories."""
+"""The share for few different numbers, which may be names of categories."""
 
 _FEW_CODES = 10
-"""Different numbers up to which they may be the names of categories."""
+"""Up to this many different numbers may be names of categories."""
 
 MAX_LEVELS_ALWAYS = 50
 """A column of text may have this many levels in any number of rows."""
@@ -119,15 +124,15 @@ def guess_format(column: pa.ChunkedArray, decimals: Sequence[Mark]) -> NumberFor
     if pa.types.is_dictionary(column.type):
         return None
     formats = [NumberFormat(mark) for mark in decimals]
-    read = {each: read_numbers(column, each) for each in formats}
-    best = min(read, key=lambda each: len(read[each].bad))
-    found = read[best]
-    good = int(np.isfinite(found.values).sum())
-    least = _MOSTLY if found.distinct > _FEW_CODES else _MOSTLY_CODES
-    if good and good >= least * (good + len(found.bad)):
+    read = {form: read_numbers(column, form) for form in formats}
+    best = min(read, key=lambda form: len(read[form].bad))
+    numbers = read[best]
+    good = int(np.isfinite(numbers.values).sum())
+    least = _MOSTLY if numbers.distinct > _FEW_CODES else _MOSTLY_CODES
+    if good and good >= least * (good + len(numbers.bad)):
         # A text file would have been read as numbers.
-        plain = best.decimal == decimals[0] and not found.unusual and not len(found.bad)
-        return None if plain and found.distinct <= MAX_LEVELS_ALWAYS else best
+        plain = best.decimal == decimals[0] and not numbers.unusual and not len(numbers.bad)
+        return None if plain and numbers.distinct <= MAX_LEVELS_ALWAYS else best
     dates = _guess_dates(column)
     return NumberFormat(dates=dates) if dates else None
 
@@ -146,11 +151,11 @@ def read_numbers(column: pa.ChunkedArray, form: NumberFormat) -> ReadNumbers:
     one = _days_of_text if form.dates else _number_of_text
     read = [one(text, form) for text in texts]
     # The last entry stands for missing text.
-    values = np.array([np.nan if each is None else each[0] for each in read] + [np.nan])
-    is_bad = np.array([each is None for each in read] + [False])
+    values = np.array([np.nan if number is None else number[0] for number in read] + [np.nan])
+    is_bad = np.array([number is None for number in read] + [False])
     codes = coded.indices.fill_null(len(texts)).to_numpy(zero_copy_only=False)
-    unusual = (text for text, each in zip(texts, read, strict=True) if each and each[1])
-    distinct = sum(each is not None for each in read)
+    unusual = (text for text, number in zip(texts, read, strict=True) if number and number[1])
+    distinct = sum(number is not None for number in read)
     return ReadNumbers(values[codes], np.flatnonzero(is_bad[codes]), next(unusual, ""), distinct)
 
 
@@ -173,23 +178,23 @@ def _number_pattern(decimal: str) -> re.Pattern[str]:
 def currencies(column: pa.ChunkedArray) -> list[str]:
     """Return the signs of currency in a column of text; USD is the same as $."""
     texts = trim(column).drop_null().unique().to_pylist()
-    found = {sign for text in texts for sign in re.findall(_CURRENCY, text)}
-    return sorted({_SIGNS.get(sign, sign) for sign in found})
+    signs = {sign for text in texts for sign in re.findall(_CURRENCY, text)}
+    return sorted({_SIGNS.get(sign, sign) for sign in signs})
 
 
 def _number_of_text(text: str, form: NumberFormat) -> tuple[float, bool] | None:
     """Return the number, and whether the text is unusual; None if it is no number."""
     if form.boolean and text.lower() in ("true", "false"):
         return float(text.lower() == "true"), False
-    found = _number_pattern(form.decimal).fullmatch(text)
-    if found is None:
+    match = _number_pattern(form.decimal).fullmatch(text)
+    if match is None:
         return None
-    whole = re.sub(r"\D", "", found["whole"] or "")
+    whole = re.sub(r"\D", "", match["whole"] or "")
     try:
-        value = float(f"{whole}{found['rest'].replace(form.decimal, '.')}")
+        value = float(f"{whole}{match['rest'].replace(form.decimal, '.')}")
     except ValueError:
         return None
-    minus = found["bracket"] or any(mark in found["sign"] for mark in "-−")
+    minus = match["bracket"] or any(mark in match["sign"] for mark in "-−")
     return -value if minus else value, "," in text or not NUMBER.fullmatch(text)
 
 
@@ -200,53 +205,55 @@ _DATES = (
 """Formats of dates; of two that read as many, the first is taken."""
 
 _TIMES = ("", " %H:%M", " %H:%M:%S", "T%H:%M:%S", "T%H:%M")
+"""Formats of a time after a date."""
 
 _DATES_TRIED = 200
 """Different texts from which the format of dates is guessed."""
 
 _MAYBE_DATE = re.compile(r"\d.{4,}|\D+\s+\d.*", re.DOTALL)
-"""Texts that one of the formats may read: `strptime` takes long to find that none does."""
+"""Texts that a format may match; the check avoids slow failures of `strptime`."""
 
 
 def _guess_dates(column: pa.ChunkedArray) -> str:
-    """Return the format that most of the texts have; empty if they are no dates."""
+    """Return the format of most texts; empty if they are not dates."""
     texts = trim(column).drop_null().unique().to_pylist()[:_DATES_TRIED]
     if sum(map(bool, map(_MAYBE_DATE.fullmatch, texts))) < _MOSTLY * len(texts):
         return ""
     formats = [NumberFormat(dates=date + time) for date in _DATES for time in _TIMES]
-    counts = {each: sum(_days_of_text(t, each) is not None for t in texts) for each in formats}
-    best = max(counts, key=lambda each: counts[each])
+    counts = {form: sum(_days_of_text(t, form) is not None for t in texts) for form in formats}
+    best = max(counts, key=lambda form: counts[form])
     return best.dates if texts and counts[best] >= _MOSTLY * len(texts) else ""
 
 
 def other_order(column: pa.ChunkedArray, form: NumberFormat) -> NumberFormat | None:
-    """Return the format with day and month exchanged if it, too, reads most dates, else None."""
+    """Return the format with day and month swapped if it also reads most dates, else None."""
     dates = re.sub(r"^(%[dm])([-/.])(%[dm])", r"\3\2\1", form.dates)
     if dates == form.dates:
         return None
-    read = read_numbers(column, other := NumberFormat(dates=dates))
+    read = read_numbers(column, swapped := NumberFormat(dates=dates))
     good = int(np.isfinite(read.values).sum())
-    return other if good >= _MOSTLY * (good + len(read.bad)) else None
+    return swapped if good >= _MOSTLY * (good + len(read.bad)) else None
 
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+"""Day 0."""
 
 _DAY = 86_400.0
-"""Seconds."""
+"""Seconds of a day."""
 
 
 def _days_of_text(text: str, form: NumberFormat) -> tuple[float, bool] | None:
     """Return the days since 1970; None if the text is no date of the format."""
-    found = None
+    date = None
     if form.dates == ISO:
         with suppress(ValueError):
-            found = datetime.fromisoformat(text)
+            date = datetime.fromisoformat(text)
     try:
         # Unlike ISO 8601, `strptime` allows 2020-1-1.
-        found = found or datetime.strptime(text, form.dates)
+        date = date or datetime.strptime(text, form.dates)
     except ValueError:
         return None
-    return (found.replace(tzinfo=found.tzinfo or UTC) - _EPOCH).total_seconds() / _DAY, True
+    return (date.replace(tzinfo=date.tzinfo or UTC) - _EPOCH).total_seconds() / _DAY, True
 
 
 def _days(column: pa.ChunkedArray) -> NDArray[np.float64]:
@@ -286,8 +293,8 @@ def to_numbers(column: pa.ChunkedArray) -> NDArray[np.float64]:
 
 def level_counts(column: pa.ChunkedArray) -> dict[str, int]:
     """Return how often each value occurs, as text, without missing values."""
-    found = pc.value_counts(pc.cast(column, pa.string()).drop_null())
-    return dict(zip(found.field(0).to_pylist(), found.field(1).to_pylist(), strict=True))
+    counts = pc.value_counts(pc.cast(column, pa.string()).drop_null())
+    return dict(zip(counts.field(0).to_pylist(), counts.field(1).to_pylist(), strict=True))
 
 
 def missing_counts(table: pa.Table, columns: Iterable[str]) -> dict[str, int]:

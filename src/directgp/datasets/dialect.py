@@ -15,8 +15,10 @@ from directgp.errors import refuse
 from directgp.text import NUMBER, listed, plural
 
 DECIMALS: tuple[Mark, Mark] = (".", ",")
+"""Decimal marks, the more frequent first."""
 
 _DELIMITERS = (",", ";", "\t", "|")
+"""Delimiters that are tried."""
 
 _ROWS_TRIED = 1000
 """Rows at the start of a file from which its dialect is guessed."""
@@ -25,9 +27,9 @@ _NOT_IN_CP1252 = (b"\x81", b"\x8d", b"\x8f", b"\x90", b"\x9d")
 """Bytes that are no characters in Windows-1252."""
 
 
-def _decides(mark: str, other: str) -> re.Pattern[str]:
+def _decides(mark: str, other_mark: str) -> re.Pattern[str]:
     """Return the pattern of texts that are numbers with this decimal mark only, unlike 1,234."""
-    thousands = rf"\d{{1,3}}([{other}]\d{{3}})"
+    thousands = rf"\d{{1,3}}([{other_mark}]\d{{3}})"
     digits = rf"\d*[{mark}](\d{{1,2}}|\d{{4,}})|{thousands}+[{mark}]\d*|{thousands}{{2,}}"
     return re.compile(rf"[-+($€£¥₹\s]*({digits})[)%$€£¥₹\s]*")
 
@@ -38,22 +40,26 @@ _DECIDES = {".": _decides(".", ","), ",": _decides(",", ".")}
 @final
 @dataclass(frozen=True)
 class Reading:
-    """What is known of a file; None is guessed."""
+    """How the user says that a file is to be read; None is guessed."""
 
     decimal: Mark | None = None
+    """Decimal mark."""
+
     thousands: str | None = None
-    """Marks of decimals and of thousands."""
+    """Mark of thousands."""
 
     encoding: str | None = None
+    """Encoding of text."""
+
     sheet: str | None = None
-    """Name of the encoding of text, and of the sheet of a workbook."""
+    """Sheet of a workbook."""
 
     header: bool = True
     """Whether the first row has the names of the columns."""
 
     @property
     def known_decimal(self) -> Mark | None:
-        """The decimal mark as given, or the one that is not the mark of thousands."""
+        """The decimal mark as given, or the mark that is not used for thousands."""
         if self.decimal is None and self.thousands in DECIMALS:
             return "," if self.thousands == "." else "."
         return self.decimal
@@ -70,9 +76,13 @@ class Dialect(NamedTuple):
     """How a text file is written."""
 
     encoding: str
+    """Encoding of the text."""
+
     delimiter: str
+    """Character between two cells."""
+
     decimal: Mark | None
-    """None if the file does not tell."""
+    """Decimal mark; None if no number of the file decides it."""
 
     names: tuple[str, ...]
     """Names of the columns, all different."""
@@ -85,7 +95,9 @@ class Dialect(NamedTuple):
 
 def guess_encoding(blocks: Iterable[bytes], shown: str) -> str:
     """Return "utf-8", "utf-16", "cp1252" or "latin-1", whichever fits all the bytes."""
-    decoder, is_utf_8, is_cp1252 = codecs.getincrementaldecoder("utf-8")(), True, True
+    decoder = codecs.getincrementaldecoder("utf-8")()
+    is_utf_8 = True
+    is_cp1252 = True
     for number, block in enumerate(chain(blocks, [b""])):
         if number == 0 and block.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
             return "utf-16"
@@ -107,15 +119,19 @@ def guess_dialect(text: str, encoding: str, shown: str, reading: Reading, tabs: 
     if encoding != "utf-8" and reading.encoding is None:
         notes.append(f"The file is not UTF-8; it is read as {encoding}.")
     rows = {mark: _rows(text, mark) for mark in (("\t",) if tabs else _DELIMITERS)}
-    found = {mark: place for mark in rows if (place := _first_of_names(rows[mark])) is not None}
-    widths = {mark: len(rows[mark][place][1]) for mark, place in found.items()}
+    first_rows = {
+        mark: place for mark in rows if (place := _first_of_names(rows[mark])) is not None
+    }
+    widths = {mark: len(rows[mark][place][1]) for mark, place in first_rows.items()}
     if max(widths.values(), default=1) == 1:
         # Rows that do not fit are reported later.
-        found, widths = {}, {mark: len(each[0][1]) for mark, each in rows.items() if each}
+        first_rows = {}
+        widths = {mark: len(mark_rows[0][1]) for mark, mark_rows in rows.items() if mark_rows}
     delimiter = max(widths, key=lambda mark: widths[mark], default=",")
     if not rows.get(delimiter):
         refuse("The data file", "a table with a first row of names", f"an empty file, {shown!r}")
-    at, table = found.get(delimiter, 0), rows[delimiter]
+    at = first_rows.get(delimiter, 0)
+    table = rows[delimiter]
     lines, names = table[at]
     width = _usual(len(cells) for _, cells in table[at:])
     if len(names) == width - 1 and at == 0 and len(table) > 1 and width > 2:
@@ -124,7 +140,8 @@ def guess_dialect(text: str, encoding: str, shown: str, reading: Reading, tabs: 
     if at:
         notes.append(f"Left out {plural(lines - 1, 'line')} above the names of the columns.")
     if not reading.header:
-        lines, names = 0, [f"x{j + 1}" for j in range(len(table[0][1]))]
+        lines = 0
+        names = [f"x{j + 1}" for j in range(len(table[0][1]))]
     decimal = reading.known_decimal or _guess_decimal(table[at + 1 :], delimiter)
     if decimal == "," and reading.decimal is None:
         notes.append("Numbers are read with a decimal comma; --decimal . reads a point.")
@@ -154,7 +171,7 @@ def _rows(text: str, delimiter: str) -> Rows:
 def _usual(numbers: Iterable[int]) -> int:
     """Return the number that occurs most often, the largest of several."""
     counts = Counter(numbers)
-    return max(counts, key=lambda each: (counts[each], each))
+    return max(counts, key=lambda value: (counts[value], value))
 
 
 def _first_of_names(rows: Rows) -> int | None:
@@ -173,7 +190,7 @@ def _first_of_names(rows: Rows) -> int | None:
 
 
 def _guess_decimal(rows: Rows, delimiter: str) -> Mark | None:
-    """Return the decimal mark of most numbers, None if there is none.
+    """Return the decimal mark of most numbers, or None without one.
 
     A number such as 1,234 decides only where ; separates columns.
     """
@@ -187,18 +204,18 @@ def _guess_decimal(rows: Rows, delimiter: str) -> Mark | None:
 
 
 def unique_names(names: Sequence[str]) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Return the names with _2, _3, … where one occurs again, and a note if there is any.
+    """Append _2, _3, … to repeated names, and return a note if a name was changed.
 
     An empty name becomes ``Unnamed: j``, as in pandas.
     """
-    given = [name or f"Unnamed: {j}" for j, name in enumerate(names)]
-    found: dict[str, None] = {}
-    # A counter for each name: a file may have thousands of columns of the same one.
+    named = [name or f"Unnamed: {j}" for j, name in enumerate(names)]
+    unique: dict[str, None] = {}
+    # Count by name: a file may have thousands of columns of the same name.
     copies = defaultdict[str, "count[int]"](lambda: count(2))
-    for name in given:
-        each = name
-        while each in found:
-            each = f"{name}_{next(copies[name])}"
-        found[each] = None
-    new = [each for each, name in zip(found, given, strict=True) if each != name]
-    return tuple(found), (f"Columns of the same name were renamed: {listed(new)}.",) if new else ()
+    for name in named:
+        candidate = name
+        while candidate in unique:
+            candidate = f"{name}_{next(copies[name])}"
+        unique[candidate] = None
+    new = [candidate for candidate, name in zip(unique, named, strict=True) if candidate != name]
+    return tuple(unique), (f"Columns of the same name were renamed: {listed(new)}.",) if new else ()

@@ -66,7 +66,8 @@ _MEAN = 2 / np.sqrt(_DIMENSIONS)
 def twonorm(rows: int = 2000, seed: int = 2) -> pa.Table:
     """Draw class 1 from N(−a, I) and class 0 from N(a, I), with a = 2/√20 in every dimension."""
     rng = np.random.default_rng(seed)
-    label, X = rng.integers(2, size=rows), rng.standard_normal((rows, _DIMENSIONS))
+    label = rng.integers(2, size=rows)
+    X = rng.standard_normal((rows, _DIMENSIONS))
     shift = _MEAN * np.where(label == 1, -1.0, 1.0)
     return _table(X + shift[:, None], {"class": label})
 
@@ -78,7 +79,8 @@ def ringnorm(rows: int = 2000, seed: int = 3) -> pa.Table:
     error would be 1.5 %.
     """
     rng = np.random.default_rng(seed)
-    label, X = rng.integers(2, size=rows), rng.standard_normal((rows, _DIMENSIONS))
+    label = rng.integers(2, size=rows)
+    X = rng.standard_normal((rows, _DIMENSIONS))
     return _table(np.where(label[:, None] == 1, X + _MEAN, 2 * X), {"class": label})
 
 
@@ -117,7 +119,8 @@ def solar(rows: int = 600, seed: int = 5) -> pa.Table:
     and the standard deviation 1 + 14 s. Wind has no effect.
     """
     rng = np.random.default_rng(seed)
-    hour, wind = rng.uniform(0, 24, rows), rng.gamma(2.0, 2.0, rows)
+    hour = rng.uniform(0, 24, rows)
+    wind = rng.gamma(2.0, 2.0, rows)
     temperature = rng.normal(12, 7, rows)
     sun = np.where((hour > 5) & (hour < 20), np.sin(np.pi * (hour - 5) / 15), 0.0)
     mean = 3 + 60 * sun * (1 + 0.01 * (temperature - 12))
@@ -139,12 +142,16 @@ class DatasetInfo:
     """The description of a data set that has not been opened."""
 
     name: str
+    """Name of the data set, or stem of the file."""
+
     task: Task | None
-    """None if the file cannot be used as it is."""
+    """Kind of prediction; None if the file cannot be used as it is."""
 
     rows: int | None
+    """Number of rows; None if the file cannot be read."""
+
     features: int | None
-    """Rows, and columns besides the target; None if the file cannot be read."""
+    """Number of columns besides the target; None if the file cannot be read."""
 
     target: str | None
     """Column to predict; a guess for a file."""

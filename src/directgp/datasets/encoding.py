@@ -33,18 +33,21 @@ _ROWS_PER_LEVEL = 20
 """A column with more levels than usual needs this many rows for each of them."""
 
 _MAX_LEVELS = 500
+"""Largest number of levels of a category."""
 
 _MAX_REASONS = 8
-"""What is wrong with a row, as it is kept; the rest is counted."""
+"""Largest number of reasons that are stored for a row; more are counted."""
 
 MISSING_LEVEL = "(missing)"
 """Name of the level of missing values."""
 
 
 class Fault(NamedTuple):
-    """What is wrong with a column of new data in some rows."""
+    """A fault of a column of new data, and the rows that have it."""
 
     rows: NDArray[np.int64]
+    """Rows with the fault."""
+
     reason: str
     """Sentence on one of these rows, without a full stop."""
 
@@ -61,10 +64,16 @@ class NumberColumn(_Record):
     """A column of numbers, used unchanged; dates are days since 1970."""
 
     kind: Literal["number"] = "number"
+    """Tag in a file."""
+
     name: str
+    """Name of the column."""
+
     decimal: Literal[".", ","] = "."
+    """Decimal mark of text in training, as in `NumberFormat`."""
+
     dates: str = ""
-    """How text was read in training, as in `NumberFormat`."""
+    """Format of dates in training, as in `NumberFormat`."""
 
     boolean: bool = False
     """Whether the column is true and false, as 1 and 0."""
@@ -85,7 +94,7 @@ class NumberColumn(_Record):
     def fill(
         self, column: pa.ChunkedArray, features: NDArray[np.float64], decimal: Mark | None
     ) -> Iterator[Fault]:
-        """Write the values to the features, of shape (n, 1), and yield what is wrong.
+        """Write the values to the features, of shape (n, 1), and yield the faults.
 
         Text is read with this decimal mark or that of training, whichever reads more numbers.
         """
@@ -101,7 +110,8 @@ class NumberColumn(_Record):
         for row, text in zip(read.bad, texts, strict=True):
             reason = f"{self.name} is {text!r}, which is not a {allowed.removesuffix('s')}{taken}"
             yield Fault(np.array([row]), reason, self.imputed)
-        infinite, missing = np.isinf(read.values), np.isnan(read.values)
+        infinite = np.isinf(read.values)
+        missing = np.isnan(read.values)
         missing[read.bad] = False
         if infinite.any():
             yield Fault(np.flatnonzero(infinite), f"{self.name} is infinite", False)
@@ -115,7 +125,11 @@ class CategoryColumn(_Record):
     """A column of L categories, encoded as L − 1 columns of 0 and 1."""
 
     kind: Literal["category"] = "category"
+    """Tag in a file."""
+
     name: str
+    """Name of the column."""
+
     base: str
     """The level whose columns are all 0: the most frequent one."""
 
@@ -138,15 +152,16 @@ class CategoryColumn(_Record):
     def fill(
         self, column: pa.ChunkedArray, features: NDArray[np.float64], _decimal: Mark | None
     ) -> Iterator[Fault]:
-        """Write the 0/1 columns to the features, which are 0 before, and yield what is wrong."""
+        """Write the 0/1 columns to the features, which start at 0, and yield the faults."""
         if kind_of(column.type) == "other":
             got = f"values of type {column.type}"
             refuse(f"Column {self.name!r}", "categories, as in training", got)
-        text, known = trim(column), [self.base, *self.levels]
+        text = trim(column)
+        levels = [self.base, *self.levels]
         missing = np.asarray(text.is_null())
-        level = pc.index_in(text, value_set=pa.array(known, pa.string())).fill_null(-1).to_numpy()
-        if MISSING_LEVEL in known:
-            level = np.where(missing, known.index(MISSING_LEVEL), level)
+        level = pc.index_in(text, value_set=pa.array(levels, pa.string())).fill_null(-1).to_numpy()
+        if MISSING_LEVEL in levels:
+            level = np.where(missing, levels.index(MISSING_LEVEL), level)
         elif missing.any():
             used = f" (predicted as {self.base!r})" if self.imputed else ""
             yield Fault(np.flatnonzero(missing), f"{self.name} is missing{used}", self.imputed)
@@ -178,7 +193,7 @@ Column = Annotated[NumberColumn | CategoryColumn, Field(discriminator="kind")]
 
 @final
 class RowReasons(Mapping[int, str]):
-    """What is wrong, by row; a wide table may have thousands of reasons in each."""
+    """Faults by row; a row of a wide table may have thousands."""
 
     def __init__(self) -> None:
         self._kept: dict[int, list[str]] = {}
@@ -188,9 +203,9 @@ class RowReasons(Mapping[int, str]):
         """Add a reason to rows."""
         reason = visible(reason)
         for row in rows:
-            kept = self._kept.setdefault(row, [])
-            if len(kept) < _MAX_REASONS:
-                kept.append(reason)
+            reasons = self._kept.setdefault(row, [])
+            if len(reasons) < _MAX_REASONS:
+                reasons.append(reason)
             else:
                 self._more[row] += 1
 
@@ -209,7 +224,7 @@ class RowReasons(Mapping[int, str]):
 
 
 class EncodedRows(NamedTuple):
-    """The features of the rows of a table, and what is wrong with some of them."""
+    """The features of the rows of a table, and the faults of rows."""
 
     X: NDArray[np.float64]
     """Of shape (n, d), with NaN where a number is missing."""
@@ -249,7 +264,8 @@ class Encoding(_Record):
         A column that has only one value is left out. `formats` says how the text of columns was
         read as numbers.
         """
-        columns, problems = list[Column](), list[TableProblem]()
+        columns = list[Column]()
+        problems = list[TableProblem]()
         for name in table.column_names:
             with collected(problems):
                 form = (formats or {}).get(name, NumberFormat())
@@ -258,7 +274,8 @@ class Encoding(_Record):
         if problems:
             raise InvalidTableError(problems)
         encoding = cls(columns=tuple(columns))
-        who, allowed = "Names of features", "different after categories are encoded"
+        who = "Names of features"
+        allowed = "different after categories are encoded"
         require_unique(encoding.feature_names, who, allowed, "Rename the column of that name.")
         return encoding
 
@@ -278,20 +295,22 @@ class Encoding(_Record):
         return tuple(column.name for column in self.columns if column.verbatim)
 
     def encode(self, table: pa.Table, decimal: Mark | None = None) -> EncodedRows:
-        """Return the features of a table, which rows can be used, and what is wrong with others.
+        """Return the features of a table, which rows can be used, and the faults of the others.
 
         Columns are found by name, in any order; other columns are ignored. `decimal` is the decimal
         mark of numbers in text, by default that of training.
         """
-        known = dict.fromkeys(table.column_names)
-        absent = next((name for name in self.column_names if name not in known), None)
+        columns_of_table = dict.fromkeys(table.column_names)
+        absent = next((name for name in self.column_names if name not in columns_of_table), None)
         if absent is not None:
             raise InvalidInputError(
                 f"The table must have all columns used in training. Got no {absent!r}."
-                f" {suggestion(absent, known, 'Its columns')}"
+                f" {suggestion(absent, columns_of_table, 'Its columns')}"
             )
-        features, start = np.zeros((table.num_rows, len(self.feature_names))), 0
-        usable, reasons = np.ones(table.num_rows, np.bool_), RowReasons()
+        features = np.zeros((table.num_rows, len(self.feature_names)))
+        start = 0
+        usable = np.ones(table.num_rows, np.bool_)
+        reasons = RowReasons()
         for column in self.columns:
             stop = start + len(column.feature_names)
             part = features[:, start:stop]
@@ -306,7 +325,8 @@ class Encoding(_Record):
         """Return the features of a table, of shape (n, d); raise for rows that cannot be used."""
         encoded = self.encode(table)
         if encoded.reasons:
-            first, others = min(encoded.reasons), len(encoded.reasons) - 1
+            first = min(encoded.reasons)
+            others = len(encoded.reasons) - 1
             got = f"row {first + 1}, where {encoded.reasons[first]}"
             got += f", and {plural(others, 'other row')}" if others else ""
             refuse("Rows", "as in training", got, "Correct or remove such rows.")
@@ -319,13 +339,14 @@ def _learn_column(
     """Return how a column of numbers or categories is encoded; None if it has only one value."""
     if kind_of(column.type) == "number":
         values = to_numbers(column)
-        infinite, known = np.isinf(values), values[~np.isnan(values)]
+        infinite = np.isinf(values)
+        present = values[~np.isnan(values)]
         if infinite.any():
             row = int(infinite.argmax())
             got = f"{number(values[row])} in row {row + 1}"
             sentence = f"Column {name!r} must be finite. Got {got}. Correct it, or drop the column."
             raise InvalidTableError([TableProblem(sentence, {"--drop": (name,)})])
-        constant = len(known) == len(values) and (known == known[:1]).all()
+        constant = len(present) == len(values) and (present == present[:1]).all()
         if constant:
             return None
         return NumberColumn(
@@ -336,7 +357,8 @@ def _learn_column(
             imputed=missing == "impute",
         )
     text = trim(column)
-    counts, rows = level_counts(text), len(text) - text.null_count
+    counts = level_counts(text)
+    rows = len(text) - text.null_count
     if len(counts) == rows > 2 or (
         len(counts) > MAX_LEVELS_ALWAYS and len(counts) > min(rows / _ROWS_PER_LEVEL, _MAX_LEVELS)
     ):

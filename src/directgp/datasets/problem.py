@@ -36,9 +36,10 @@ from directgp.registry import Dates, Missing, Task
 from directgp.text import NUMBER, counted, listed, number, plural, shell_word
 
 TASKS: tuple[Task, ...] = ("regression", "classification", "count")
+"""Kinds of prediction."""
 
 MIN_ROWS = 20
-"""Rows that a comparison needs, at least."""
+"""Smallest number of rows of a comparison."""
 
 _INDEX = re.compile(r"__index_level_\d+__|Unnamed: \d+|")
 """Names of columns without a name of their own, such as the index of a pandas frame."""
@@ -53,6 +54,8 @@ class Problem:
     """Stem of the file, or name of the data set."""
 
     task: Task
+    """Kind of prediction."""
+
     target: str
     """Name of the column to predict."""
 
@@ -60,8 +63,10 @@ class Problem:
     """One for each column of X; a category has several."""
 
     X: NDArray[np.float64]
+    """Features, of shape (n, d), NaN for gaps."""
+
     y: NDArray[np.float64]
-    """Features, of shape (n, d), NaN for gaps, and targets, of shape (n,); 0, 1, … for labels."""
+    """Targets, of shape (n,); 0, 1, … for labels."""
 
     classes: tuple[str, ...] | None
     """Names of class 0, class 1, … in classification, else None."""
@@ -76,7 +81,7 @@ class Problem:
     """Index of each row in the table as read; rows with missing values may be left out."""
 
     needed: dict[str, NDArray[np.float64]] = field(default_factory=dict)
-    """Columns that are no features, such as weights, each of shape (n,)."""
+    """Columns besides the features, such as weights, each of shape (n,)."""
 
     @property
     def num_classes(self) -> int:
@@ -95,20 +100,40 @@ class Problem:
 @final
 @dataclass
 class _Columns:
-    """The columns of a table as numbers and text, and what was found on the way."""
+    """The columns of a table as numbers and text, with notes and problems."""
 
     table: pa.Table
+    """The table as read."""
+
     target: str
+    """Name of the column to predict."""
+
     missing: Missing
+    """What to do with missing values."""
+
     dates: Dates
+    """How to read dates."""
+
     categories: frozenset[str]
+    """Columns of numbers to use as categories."""
+
     decimals: Sequence[Mark]
+    """Decimal marks to try, the likely one first."""
+
     arrays: dict[str, pa.ChunkedArray] = field(default_factory=dict)
+    """Columns that were read, by name."""
+
     formats: dict[str, NumberFormat] = field(default_factory=dict)
+    """Formats of text columns that are numbers, by name."""
+
     notes: list[str] = field(default_factory=list)
+    """Notes for the user."""
+
     problems: list[TableProblem] = field(default_factory=list)
+    """Problems of the table."""
+
     reported: set[str] = field(default_factory=set)
-    """Columns with a problem of texts that are no numbers, which are missing in the arrays."""
+    """Columns with unparsable texts, which are missing in the arrays."""
 
     def read(self, name: str) -> None:
         """Add a column to the arrays, or a problem."""
@@ -151,11 +176,15 @@ class _Columns:
                 why = f"Column {name!r} has dates or times, such as {first!r}"
                 self.refuse(why, {"--dates": ("days",)}, "--dates days", remedy)
                 return
-            other = other_order(column, form)
-            if other is not None and other.dates[:2] == {"dmy": "%d", "mdy": "%m"}.get(self.dates):
-                form = other
+            swapped = other_order(column, form)
+            if swapped is not None and swapped.dates[:2] == {"dmy": "%d", "mdy": "%m"}.get(
+                self.dates
+            ):
+                form = swapped
             order = {"%d": ", the day first", "%m": ", the month first"}.get(form.dates[:2], "")
-            order += "; --dates dmy or mdy sets the order" if other and self.dates == "days" else ""
+            order += (
+                "; --dates dmy or mdy sets the order" if swapped and self.dates == "days" else ""
+            )
             self.notes.append(
                 f"Column {name!r} has dates such as {first!r}, used as days since 1970{order}."
             )
@@ -170,7 +199,8 @@ class _Columns:
             self.notes.append(f"Column {name!r} has numbers such as {shown}.")
         if len(read.bad):
             total = int((~is_missing(column)).sum())
-            row, noun = int(read.bad[0]), "dates" if form.dates else "numbers"
+            row = int(read.bad[0])
+            noun = "dates" if form.dates else "numbers"
             more = len(read.bad) - 1
             have = "have" if more > 1 else "has"
             others = f" and {plural(more, 'other row')} {have} text, too" if more else ""
@@ -244,9 +274,9 @@ def prepare(
         What is known of the table already.
     """
     names = _feature_columns(table, target, drop, needed, categories)
-    unnamed = [each for each in names if _INDEX.fullmatch(each)]
+    unnamed = [column_name for column_name in names if _INDEX.fullmatch(column_name)]
     left_out = set(unnamed)
-    names = [each for each in names if each not in left_out]
+    names = [column_name for column_name in names if column_name not in left_out]
     read = _Columns(table, target, missing, dates, frozenset(categories), decimals)
     read.notes += notes
     read.problems += problems
@@ -254,9 +284,9 @@ def prepare(
         read.notes.append(f"Left out because they have no name: {listed(unnamed)}.")
     if not table.num_rows:
         read.refuse_rows(min_rows, 0)
-    for each in (*names, target, *needed):
-        read.read(each)
-    names = [each for each in names if each in read.arrays]
+    for column_name in (*names, target, *needed):
+        read.read(column_name)
+    names = [column_name for column_name in names if column_name in read.arrays]
     if target not in read.arrays:
         raise InvalidTableError(read.problems)
     used = pa.table(read.arrays)
@@ -268,14 +298,14 @@ def prepare(
         encoding = Encoding.learn(used.select(names), read.formats, missing)
     with collected(read.problems):
         labels = used.column(target)
-        known, y, classes, target_notes = encode_target(labels, target, task, positive, rows)
+        found_task, y, classes, target_notes = encode_target(labels, target, task, positive, rows)
     numbers = {}
-    for each in (name for name in needed if name in read.arrays):
-        column = used.column(each)
-        numbers[each], bad, *_ = read_numbers(column, NumberFormat(decimals[0]))
+    for column_name in (name for name in needed if name in read.arrays):
+        column = used.column(column_name)
+        numbers[column_name], bad, *_ = read_numbers(column, NumberFormat(decimals[0]))
         if len(bad):
             got = f"{column[int(bad[0])].as_py()!r} in row {rows[bad[0]] + 1:,}"
-            sentence = f"Column {each!r} must be of numbers. Got {got}. Name another."
+            sentence = f"Column {column_name!r} must be of numbers. Got {got}. Name another."
             read.problems.append(TableProblem(sentence))
     if read.problems:
         raise InvalidTableError(read.problems)
@@ -283,49 +313,60 @@ def prepare(
         got = f"no column that varies besides {target!r}"
         refuse("The table", "of a target and features", got, "Add columns to predict it from.")
     varying = set(encoding.column_names)
-    constant = [each for each in names if each not in varying]
+    constant = [column_name for column_name in names if column_name not in varying]
     all_notes = [
         *read.notes,
         *target_notes,
-        *(f"Left out because it has one value only: {each!r}." for each in constant),
+        *(f"Left out because it has one value only: {column_name!r}." for column_name in constant),
         *_encoding_notes(encoding),
     ]
     used = table.select(list(encoding.column_names)).take(pa.array(rows))
-    X, features = encoding.encode(used).X, encoding.feature_names
+    X = encoding.encode(used).X
+    features = encoding.feature_names
     texts = source, tuple(all_notes)
-    return Problem(name, known, target, features, X, y, classes, *texts, rows, numbers), encoding
+    return Problem(
+        name, found_task, target, features, X, y, classes, *texts, rows, numbers
+    ), encoding
 
 
 def _rows_to_use(
     read: _Columns, table: pa.Table, features: Sequence[str], required: Sequence[str]
 ) -> NDArray[np.int64]:
-    """Return the indices of the rows that are used, and add what is missing in others."""
+    """Return the indices of the rows to use, and add notes on missing values."""
     counts = missing_counts(table, [*features, *required])
     if not counts:
         return np.arange(table.num_rows, dtype=np.int64)
     if read.missing == "error":
-        own = set(counts) <= set(required)
-        best = "drop" if own else "impute"
-        counts = {each: count for each, count in counts.items() if each not in read.reported}
+        only_required = set(counts) <= set(required)
+        best = "drop" if only_required else "impute"
+        counts = {
+            column_name: count
+            for column_name, count in counts.items()
+            if column_name not in read.reported
+        }
         if counts:
             read.refuse(
                 f"Values are missing in {counted(counts)}, of {table.num_rows:,} rows",
                 {"--missing": (best,)},
-                *(["--missing impute"] if not own else []),
+                *(["--missing impute"] if not only_required else []),
                 "--missing drop",
             )
         return np.flatnonzero(complete_rows(table, required))
-    kept = {
-        each
-        for each in (features if read.missing != "drop" else ())
-        if read.missing == "impute" or kind_of(table.column(each).type) == "category"
+    imputable = {
+        column_name
+        for column_name in (features if read.missing != "drop" else ())
+        if read.missing == "impute" or kind_of(table.column(column_name).type) == "category"
     }
-    dropping = {each: count for each, count in counts.items() if each not in kept}
+    dropping = {
+        column_name: count for column_name, count in counts.items() if column_name not in imputable
+    }
     rows = np.flatnonzero(complete_rows(table, dropping))
     if dropping:
         left = plural(table.num_rows - len(rows), "row")
         read.notes.append(f"Left out {left} with missing values: {counted(dropping)}.")
-    filled = {each: count for each, count in counts.items() if each in kept}
+    filled = {
+        column_name: count for column_name, count in counts.items() if column_name in imputable
+    }
     if filled:
         read.notes.append(
             f"Missing values are kept: {counted(filled)}. A number gets the median of its column"
@@ -352,8 +393,9 @@ def _feature_columns(
 ) -> list[str]:
     """Return the columns of features; all columns that are named must be in the table."""
     names = table.column_names
-    known, others = set(names), {target, *drop, *needed}
-    if target not in known:
+    available = set(names)
+    others = {target, *drop, *needed}
+    if target not in available:
         if names and all(map(NUMBER.fullmatch, names)):
             sentence = (
                 f"The target must be a column of the table. Got {target!r}. The first row has"
@@ -367,7 +409,7 @@ def _feature_columns(
     for use, columns in owners.items():
         who = f"A column to {use}"
         for column in columns:
-            if column not in known:
+            if column not in available:
                 refuse_column(who, column, names)
         is_other = target not in columns or columns is categories
         require(is_other, who, "another one than the target", repr(target))

@@ -24,6 +24,7 @@ FOLDER_VARIABLE = "DIRECTGP_DATA"
 """Environment variable with the folder of data sets."""
 
 _USUAL_TARGETS = ("y", "target")
+"""Names of columns that are guessed to be the target."""
 
 
 @final
@@ -32,6 +33,8 @@ class Source:
     """A table that has been found but not read."""
 
     table: ReadableTable
+    """The table."""
+
     name: str
     """Stem of the file, or name of the data set."""
 
@@ -39,19 +42,24 @@ class Source:
     """The name that the user gave."""
 
     target: str | None = None
+    """Column to predict, of an embedded data set."""
+
     task: Task | None = None
+    """Kind of prediction, of an embedded data set."""
+
     notes: tuple[str, ...] = ()
+    """Notes for the user."""
 
     def choose(
         self, target: str | None, task: Task | None, positive: str | None
     ) -> tuple[str, Task | None]:
-        """Return target and task as given, else as known; the task is None if it is to guess."""
+        """Return target and task as given, or as described; task None means: guess it."""
         wanted = target or self.target
         if wanted is None:
             columns = f"The columns of {self.shown!r} are {listed(self.table.names)}."
             refuse("target", "given for a file", "none", columns)
-        known = wanted == self.target and positive is None
-        return wanted, task or (self.task if known else None)
+        is_own_target = wanted == self.target and positive is None
+        return wanted, task or (self.task if is_own_target else None)
 
 
 @final
@@ -78,19 +86,19 @@ def open_source(data: str, data_dir: Path | None = None, reading: Reading | None
     or without its suffix.
     """
     if data_dir is not None:
-        # A wrong option is always an error; the variable is only checked if it is needed.
+        # Check an option always, but the environment variable only if it is needed.
         data_folder(data_dir)
     if suffix_of(data) and os.path.exists(data):
         return Source(open_table(data, reading), stem_of(data), data)
     folder = data_folder(data_dir)
-    found = find_in_folder(data, folder)
+    file = find_in_folder(data, folder)
     if data in EMBEDDED:
         info = EMBEDDED[data][0]
-        notes = (f"The data folder has another {data!r}: {found.name!r}.",) if found else ()
+        notes = (f"The data folder has another {data!r}: {file.name!r}.",) if file else ()
         table = EmbeddedTable(data)
         return Source(table, data, table.shown, info.target, info.task, notes)
-    if found is not None:
-        return Source(open_table(found, reading), stem_of(found), data)
+    if file is not None:
+        return Source(open_table(file, reading), stem_of(file), data)
     _refuse_unknown(data, folder)
 
 
@@ -114,7 +122,7 @@ def find_in_folder(data: str, folder: Path | None) -> Path | None:
 
 def _refuse_unknown(data: str, folder: Path | None) -> NoReturn:
     """Raise `InvalidInputError` for data that is neither a file nor a known name."""
-    # Imported here: the sets of the paper are opened with functions of this module.
+    # Import here: the paper's data sets are opened with functions of this module.
     from directgp.datasets.paper.sets import PAPER
 
     path = Path(data)
@@ -128,8 +136,8 @@ def _refuse_unknown(data: str, folder: Path | None) -> NoReturn:
     stored = tables_in(folder) if folder else []
     files = [file.name for file in (*tables_in(path.parent), *stored)]
     names = [] if suffix_of(data) else [*EMBEDDED, *map(stem_of, stored)]
-    known = "Names of data sets are listed by 'directgp datasets'."
-    remedy = did_you_mean(data, dict.fromkeys([*names, *files])) or known
+    hint = "Names of data sets are listed by 'directgp datasets'."
+    remedy = did_you_mean(data, dict.fromkeys([*names, *files])) or hint
     refuse("DATA", allowed, repr(data), remedy)
 
 
@@ -193,8 +201,10 @@ def prepare_source(
 ) -> tuple[Problem, Encoding]:
     """Return the problem of a table that has been found, and its encoding."""
     wanted, task = source.choose(target, task, positive)
-    table, opened = source.table.read(as_text=options.get("categories", ())), source.table
-    problems, notes = [], [*source.notes, *opened.notes]
+    table = source.table.read(as_text=options.get("categories", ()))
+    opened = source.table
+    problems = []
+    notes = [*source.notes, *opened.notes]
     if opened.irregular:
         if options.get("missing", "error") == "error":
             problems.append(opened.irregular_rows())

@@ -62,7 +62,8 @@ class TextTable(ReadableTable):
 
     @override
     def _names(self) -> Sequence[str]:
-        self.notes, self.decimal = self._dialect.notes, self._dialect.decimal
+        self.notes = self._dialect.notes
+        self.decimal = self._dialect.decimal
         return self._dialect.names
 
     @override
@@ -108,7 +109,8 @@ class TextTable(ReadableTable):
 
     def _measured(self, blocks: Iterable[bytes]) -> Iterator[bytes]:
         """Count bytes and lines; raise `InvalidInputError` if they are more than the memory."""
-        self._bytes = self._lines = 0
+        self._bytes = 0
+        self._lines = 0
         for block in blocks:
             self._bytes += len(block)
             self._lines += block.count(b"\n")
@@ -116,7 +118,8 @@ class TextTable(ReadableTable):
             yield block
 
     def _parse(self, columns: list[str], *, as_text: bool = False, **options: Any) -> pa.Table:
-        dialect, irregular = self._dialect, list[tuple[int, int]]()
+        dialect = self._dialect
+        irregular = list[tuple[int, int]]()
 
         def skip(row: Any) -> str:
             irregular.append(((row.number or 0) - dialect.lines, row.actual_columns))
@@ -170,7 +173,7 @@ class ExcelTable(ReadableTable):
 
     @cached_property
     def _rows(self) -> list[tuple[Any, ...]]:
-        """The rows that are not empty, from that of the names on, all of the same length."""
+        """The rows that are not empty, from the row of names on, all of the same length."""
         require_extra("A table in .xlsx", "excel", "openpyxl")
         from openpyxl import load_workbook
 
@@ -199,17 +202,21 @@ class ExcelTable(ReadableTable):
 
     def _filled_rows(self, book: Any) -> list[tuple[Any, ...]]:
         """Return the rows of the sheet that have values, each to its last value."""
-        wanted, names = self.reading.sheet, book.sheetnames
+        wanted = self.reading.sheet
+        names = book.sheetnames
         if wanted not in (names if wanted or len(names) > 1 else [None]):
             got = f"{len(names)} sheets in {self.shown!r}" if wanted is None else repr(wanted)
             problem = f"--sheet must name a sheet. Got {got}. The sheets are {listed(names)}."
             raise InvalidTableError([TableProblem(problem, {"--sheet": names[:1]})])
-        sheet, rows, cells = book[wanted or names[0]], list[tuple[Any, ...]](), 0
+        sheet = book[wanted or names[0]]
+        rows = list[tuple[Any, ...]]()
+        cells = 0
         # The dimensions that a sheet states may be wrong, and far too large.
         sheet.reset_dimensions()
         for number, row in enumerate(sheet.iter_rows(values_only=True), 1):
             if number > _MAX_SHEET_ROWS:
-                allowed, got = f"at most {_MAX_SHEET_ROWS:,} rows", f"more in {self.shown!r}"
+                allowed = f"at most {_MAX_SHEET_ROWS:,} rows"
+                got = f"more in {self.shown!r}"
                 refuse("The sheet", allowed, got, "Write it again.")
             last = next((j for j in reversed(range(len(row))) if row[j] is not None), -1)
             if last >= 0:
@@ -222,10 +229,10 @@ class ExcelTable(ReadableTable):
 
 def _excel_column(cells: Sequence[Any]) -> pa.ChunkedArray:
     """Return a column of numbers, of times, or of text if it has both."""
-    known = [cell for cell in cells if cell is not None]
+    filled = [cell for cell in cells if cell is not None]
     for kinds in (bool, (int, float), (datetime.datetime, datetime.date)):
         # In Python, True is an int.
-        if all(isinstance(c, kinds) and (kinds is bool or not isinstance(c, bool)) for c in known):
+        if all(isinstance(c, kinds) and (kinds is bool or not isinstance(c, bool)) for c in filled):
             return pa.chunked_array([pa.array(cells)])
     return parse_text(pa.chunked_array([[None if c is None else str(c) for c in cells]]))
 
@@ -236,6 +243,7 @@ _READERS: dict[str, type[ReadableTable]] = {
     **dict.fromkeys((".parquet", ".pq"), ParquetTable),
     **dict.fromkeys((".feather", ".arrow", ".ipc"), ArrowTable),
 }
+
 
 SUFFIXES = tuple(_READERS)
 """Suffixes of the files that can be read."""
@@ -260,21 +268,22 @@ def read_table(path: str | os.PathLike[str], columns: Sequence[str] | None = Non
 
 
 def open_table(path: str | os.PathLike[str], reading: Reading | None = None) -> ReadableTable:
-    """Return a reader for the file; raise `InvalidInputError` if there is none for its suffix."""
-    given, who = Path(path), "The data file"
-    if os.path.isdir(given):
-        names = [file.name for file in tables_in(given)]
+    """Return a reader for the file; raise `InvalidInputError` for an unknown suffix."""
+    table_path = Path(path)
+    who = "The data file"
+    if os.path.isdir(table_path):
+        names = [file.name for file in tables_in(table_path)]
         remedy = f"Name one of the files in it, such as {names[0]!r}." if names else ""
-        refuse(who, "a file", f"the folder {str(given)!r}", remedy)
+        refuse(who, "a file", f"the folder {str(table_path)!r}", remedy)
     # Unlike `Path.exists`, this is false for a name that is too long.
-    if not os.path.exists(given):
-        refuse_absent(who, "a file that exists", given)
-    suffix = suffix_of(given)
+    if not os.path.exists(table_path):
+        refuse_absent(who, "a file that exists", table_path)
+    suffix = suffix_of(table_path)
     if suffix is None:
-        sheet = given.suffix.lower() in (".xls", ".ods")
-        other = "Rename it if it is one of these, or write it again as CSV."
-        refuse(who, _FORMATS, repr(str(given)), "Save the sheet as .xlsx." if sheet else other)
-    return _READERS[suffix](str(given), given, reading)
+        sheet = table_path.suffix.lower() in (".xls", ".ods")
+        hint = "Rename it if it is one of these, or write it again as CSV."
+        refuse(who, _FORMATS, repr(str(table_path)), "Save the sheet as .xlsx." if sheet else hint)
+    return _READERS[suffix](str(table_path), table_path, reading)
 
 
 def suffix_of(path: str | os.PathLike[str]) -> str | None:

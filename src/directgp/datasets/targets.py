@@ -140,8 +140,8 @@ def encode_classes(
     text = _labels(column, name)
     if len(classes) == 2 and classes[0] == f"not {classes[1]}":
         return to_numbers(pc.equal(text, classes[1]))
-    known = pc.is_in(text, value_set=pa.array([*classes, None], pa.string()))
-    others = level_counts(text.filter(pc.invert(known)))
+    is_class = pc.is_in(text, value_set=pa.array([*classes, None], pa.string()))
+    others = level_counts(text.filter(pc.invert(is_class)))
     if others:
         got = f"other labels with their counts: {counted(others)}"
         refuse(f"The target {name!r}", f"of the classes {listed(classes)}", got, remedy)
@@ -193,9 +193,12 @@ def _numbers(
     if kind != "number":
         _refuse_type(column, name, "numbers")
     y = to_numbers(column)
-    good, allowed, remedy = np.isfinite(y), "finite", "Correct or remove such rows."
+    good = np.isfinite(y)
+    allowed = "finite"
+    remedy = "Correct or remove such rows."
     if task == "count" and good.all():
-        good, allowed = (y >= 0) & (y == np.floor(y)), "whole numbers of at least 0, as counts are"
+        good = (y >= 0) & (y == np.floor(y))
+        allowed = "whole numbers of at least 0, as counts are"
         remedy = "Use --task regression if it is not a count."
     bad = np.flatnonzero(~good)
     if len(bad):
@@ -218,7 +221,8 @@ def _check_classes(name: str, counts: Mapping[str, int]) -> None:
     """Raise `InvalidTableError` for too many classes, and for a rare one of three or more."""
     rare = {label: rows for label, rows in counts.items() if rows < _ROWS_PER_CLASS}
     if len(counts) > _MAX_CLASSES:
-        allowed, got = f"at most {_MAX_CLASSES} classes", _described(counts)
+        allowed = f"at most {_MAX_CLASSES} classes"
+        got = _described(counts)
     elif rare and len(counts) > 2:
         allowed = f"classes of at least {_ROWS_PER_CLASS} rows each"
         got = f"one row in {_described(rare)}"

@@ -24,9 +24,13 @@ LEVELS = (0.05, 0.5, 0.95)
 """Levels of the exported quantiles."""
 
 _FORMAT = 1
+"""Version of the NumPy files."""
+
 _OPSET = 17
+"""Operators of ONNX 1.12, which runtimes of the last years read."""
+
 _IR_VERSION = 8
-"""Of ONNX 1.12, so that runtimes of the last years read the file."""
+"""File format of ONNX 1.12."""
 
 
 _INPUTS = {"ReduceSum": ("axes",), "Reshape": ("shape",)}
@@ -97,7 +101,7 @@ def to_torch(
     levels: Sequence[float] = LEVELS,
     row_value: float | None = None,
 ) -> "ExportedProgram":
-    """Return a `torch.export` program from X in float64 to a dictionary, as that of `to_numpy`.
+    """Return a `torch.export` program from X in float64 to a dictionary, as in `to_numpy`.
 
     `torch.export.save` writes it; ``program.module()(X)`` runs it, for any number of rows.
 
@@ -118,7 +122,7 @@ def torch_program(program: Program) -> "ExportedProgram":
 
 def numpy_files(program: Program) -> dict[str, bytes]:
     """Return a program and its reader as files, by name."""
-    nodes = [[each.op, each.inputs, each.output, dict(each.attributes)] for each in program.nodes]
+    nodes = [[node.op, node.inputs, node.output, dict(node.attributes)] for node in program.nodes]
     text = json.dumps(
         {"format": _FORMAT, "nodes": nodes, "outputs": program.outputs, "facts": program.facts}
     )
@@ -137,15 +141,16 @@ def onnx_model(program: Program, dtype: Literal["float64", "float32"]) -> bytes:
     outer = helper.np_dtype_to_tensor_dtype(np.dtype(dtype))
     nodes = [helper.make_node("Cast", ["X"], ["0"], to=onnx.TensorProto.DOUBLE)]
     constants = {str(number): value for number, value in program.constants.items()}
-    for each in program.nodes:
-        attributes, inputs = dict(each.attributes), [str(number) for number in each.inputs]
+    for node in program.nodes:
+        attributes = dict(node.attributes)
+        inputs = [str(number) for number in node.inputs]
         if "to" in attributes:
             attributes["to"] = helper.np_dtype_to_tensor_dtype(np.dtype(attributes["to"]))
-        for name in _INPUTS.get(each.op, ()):
+        for name in _INPUTS.get(node.op, ()):
             numbers = attributes.pop(name)
             constants[f"{name}{numbers}"] = np.array(numbers, dtype=np.int64)
             inputs.append(f"{name}{numbers}")
-        nodes.append(helper.make_node(each.op, inputs, [str(each.output)], **attributes))
+        nodes.append(helper.make_node(node.op, inputs, [str(node.output)], **attributes))
     nodes += [
         helper.make_node("Cast", [str(number)], [name], to=outer)
         for name, number in program.outputs.items()
@@ -172,8 +177,8 @@ def onnx_model(program: Program, dtype: Literal["float64", "float32"]) -> bytes:
 def _shapes(program: Program) -> dict[str, list[str | int]]:
     """Return the shape of each output, with n rows."""
     d = program.facts["num_features"]
-    found = run(program, np.zeros((2, d)))
-    return {name: ["n", *value.shape[1:]] for name, value in found.items()}
+    outputs = run(program, np.zeros((2, d)))
+    return {name: ["n", *value.shape[1:]] for name, value in outputs.items()}
 
 
 _TORCH: dict[str, Callable[..., Tensor]] = {

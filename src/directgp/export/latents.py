@@ -17,7 +17,10 @@ from directgp.posteriors.sparse import SparsePosterior
 from directgp.posteriors.stationary import RBF
 
 _EPS = float(np.finfo(np.float64).eps)
+"""Rounding error of float64."""
+
 _MARGIN = 1e-9
+"""Relative margin of the bounds, for rounding."""
 
 _NEAR = 1e3
 """Squared distance from the centre, in lengthscales, up to which products give D²."""
@@ -35,12 +38,19 @@ class Latent:
     """
 
     mean: Value
+    """Mean of f."""
+
     variance: Value
+    """Variance of f."""
+
     lower: float
+    """Lower bound of the mean."""
+
     upper: float
-    """Bounds of the mean."""
+    """Upper bound of the mean."""
 
     largest_variance: float
+    """Upper bound of the variance."""
 
     @property
     def deviation(self) -> Value:
@@ -56,7 +66,8 @@ class Latent:
 def scaled_inputs(X: Value, scalings: Scalings) -> Value:
     """Return the inputs in the units of training, with gaps imputed."""
     if scalings.imputation is not None:
-        gaps, indicated = X.is_nan(), scalings.imputation.indicated
+        gaps = X.is_nan()
+        indicated = scalings.imputation.indicated
         X = gaps.where(scalings.imputation.medians, X)
         if indicated:
             X = concatenate([X, gaps.take(np.array(indicated), axis=1).where(1.0, 0.0)])
@@ -70,7 +81,7 @@ def _forward(X: Value, scaling: ColumnScaling) -> Value:
     mantissa, exponent = np.frexp(scaling.scale)
     with np.errstate(over="ignore", under="ignore"):
         shift = np.ldexp(scaling.shift, -exponent)
-        # Two factors: 2^−e alone may overflow.
+        # Multiply by two factors: 2^−e alone may overflow.
         half = -(exponent // 2)
         factors = np.ldexp(1.0, half), np.ldexp(1.0, -exponent - half)
     z: Value = (X * factors[0] * factors[1] - shift) / mantissa
@@ -88,13 +99,13 @@ def latents_of(x: Value, posterior: SparsePosterior) -> list[Latent]:
     number = posterior.num_latent
     members = [posterior] if number == 1 else [posterior.latent(p) for p in range(number)]
     shared = number > 1 and posterior.Z.dim() == 2
-    found: list[Latent] = []
+    latents: list[Latent] = []
     A = None
     for member in members:
-        # One kernel for all latents is evaluated once.
+        # Evaluate a shared kernel once.
         A = A if shared and A is not None else _whitened(x, member)
-        found.append(_latent(A, member))
-    return found
+        latents.append(_latent(A, member))
+    return latents
 
 
 def _whitened(x: Value, posterior: SparsePosterior) -> Value:
@@ -117,7 +128,7 @@ def _whitened(x: Value, posterior: SparsePosterior) -> Value:
 def _kernel(a: Value, Z: np.ndarray[Any, np.dtype[np.float64]], nu: float) -> Value:
     """κ(‖a_i − z_j‖) of `posteriors.prior.stationary`."""
     if nu == 0.5 or (Z * Z).sum(1).max() > _NEAR:
-        # √D² near 0 needs differences; the other kernels are smooth in D². So do inputs that are
+        # Use differences for √D² near 0 (other kernels are smooth in D²), and for inputs that are
         # many lengthscales apart.
         gaps = [a.column(j) - Z[None, :, j] for j in range(Z.shape[1])]
         square: Value = reduce(add, (gap * gap for gap in gaps))
@@ -136,8 +147,10 @@ def _kernel(a: Value, Z: np.ndarray[Any, np.dtype[np.float64]], nu: float) -> Va
 def _latent(A: Value, posterior: SparsePosterior) -> Latent:
     with torch.no_grad():
         wide = in_float64(posterior)
-        natural, S = wide.prior.natural(), wide.u_chol.tril().numpy()
-        m, scale = wide.u_mean.numpy(), float(natural.scale)
+        natural = wide.prior.natural()
+        S = wide.u_chol.tril().numpy()
+        m = wide.u_mean.numpy()
+        scale = float(natural.scale)
         constant = 0.0 if natural.constant is None else float(natural.constant)
     mean = A @ m[:, None] + constant
     T = A @ S

@@ -42,7 +42,9 @@ class Predictor:
     """A program: operations on numbered values, of which number 0 is X."""
 
     def __init__(self, nodes: Any, constants: Any, outputs: Any, facts: Any) -> None:
-        self._nodes, self._constants, self._outputs = nodes, constants, outputs
+        self._nodes = nodes
+        self._constants = constants
+        self._outputs = outputs
         self.facts = facts
         """What the outputs mean: names of features, classes, levels of quantiles."""
 

@@ -13,13 +13,8 @@ from directgp.errors import NumericalError, require
 from directgp.estimators.base import SparseGPEstimator
 from directgp.estimators.frames import check_shares, deviation
 from directgp.estimators.validation import RowValues
-from directgp.export.heads import (
-    TargetFamily,
-    check_exportable,
-    log_chances,
-    numbers,
-    probabilities,
-)
+from directgp.export.family import TargetFamily
+from directgp.export.heads import check_exportable, log_chances, numbers, probabilities
 from directgp.export.latents import in_float64, latents_of, scaled_inputs
 from directgp.export.program import Program, Value, concatenate, run
 from directgp.io import versions
@@ -40,12 +35,13 @@ def program_of(model: Any, levels: Sequence[float] | float, row_value: float | N
     number = row_value is None or isinstance(row_value, Real)
     require(number, f"row_value of {_WHO}", "a number", repr(row_value))
     members = vars(model).get("outputs_", [model])
-    program, parts = Program(), []
+    program = Program()
+    parts = []
     for member in members:
         check_exportable(member.likelihood_)
         parts.append(_outputs(program, member, wanted, row_value))
     for name in parts[0]:
-        joined = concatenate([each[name] for each in parts])
+        joined = concatenate([part[name] for part in parts])
         if name == "quantiles" and len(members) > 1:
             joined = joined.reshape(-1, len(members), len(wanted))
         elif name in ("mean", "std") and len(members) == 1:
@@ -69,15 +65,18 @@ def _outputs(
 
 
 def _family(model: Any, levels: tuple[float, ...], row_value: float | None) -> TargetFamily:
-    likelihood, scalings = copy.deepcopy(model.likelihood_).cpu().double(), model.scalings_
+    likelihood = copy.deepcopy(model.likelihood_).cpu().double()
+    scalings = model.scalings_
     scaled = _scaled_row_value(model, row_value)
     return TargetFamily(likelihood, scaled, scalings.unit, scalings.offset, levels)
 
 
 def _scaled_row_value(model: Any, row_value: float | None) -> float | None:
     """Return the constant of all rows in the units of training; raise if it is not allowed."""
-    likelihood, who = model.likelihood_, f"row_value of {_WHO}"
-    name, argument = type(likelihood).__name__, likelihood.row_argument
+    likelihood = model.likelihood_
+    who = f"row_value of {_WHO}"
+    name = type(likelihood).__name__
+    argument = likelihood.row_argument
     if row_value is None:
         allowed = f"the {argument} of all rows, for {name}"
         require(argument is None or not likelihood.row_required, who, allowed, None)
@@ -111,6 +110,8 @@ def _facts(model: Any, members: Sequence[Any], levels: tuple[float, ...]) -> dic
 
 
 _PROBES = 64
+"""Rows of each kind that are compared."""
+
 _ERROR = 1e-6
 """Largest difference from the estimator, relative to the value plus the unit of the targets."""
 
@@ -130,7 +131,8 @@ def _check(
 
     Rows are inducing inputs, mixtures of them, and others far away; some have gaps if they may.
     """
-    generator, scalings = np.random.default_rng(0), model.scalings_
+    generator = np.random.default_rng(0)
+    scalings = model.scalings_
     posterior = in_float64(model.posterior_)
     Z = posterior.Z.detach().reshape(-1, posterior.Z.shape[-1]).numpy()
     near = Z[generator.integers(len(Z), size=_PROBES)]
@@ -139,19 +141,19 @@ def _check(
     X = scalings.inputs.backward(np.concatenate([near, mixed, far]))[:, :d]
     if scalings.imputation is not None:
         X = np.where(generator.random(X.shape) < 0.1, np.nan, X)
-    found = run(program, X)
+    outputs = run(program, X)
     with torch.no_grad():
         q = posterior.marginals(torch.as_tensor(scalings.scaled_inputs(X)))
         likelihood = _family(model, levels, row_value).for_rows(len(X))
         expected = _expected(likelihood, q, levels)
     for name, (lower, upper) in expected.items():
-        got = found[name] if place is None else found[name][:, place]
+        got = outputs[name] if place is None else outputs[name][:, place]
         if name == "std":
             got = got / abs(scalings.unit)
         elif name != "probabilities":
             got = (got - scalings.offset) / scalings.unit
         away = np.maximum(lower - got, got - upper) / (1 + np.abs(lower))
-        # NaN is a difference, too.
+        # Negate the comparison, so that NaN is a difference, too.
         if not (away <= _ERROR).all():
             raise NumericalError(
                 f"The exported {name} would differ from the estimator by {np.max(away):.1e}, and "
@@ -164,11 +166,12 @@ def _expected(likelihood: Any, q: Marginals, levels: tuple[float, ...]) -> dict[
     if likelihood.task == "classification":
         chances = log_chances(likelihood, q).exp().T.numpy()
         return {"probabilities": (chances, chances)}
-    mean, std = point_prediction(likelihood, q).numpy(), deviation(likelihood, q).numpy()
-    found = {"mean": (mean, mean), "std": (std, std)}
+    mean = point_prediction(likelihood, q).numpy()
+    std = deviation(likelihood, q).numpy()
+    bounds = {"mean": (mean, mean), "std": (std, std)}
     if levels:
         tie = _TIE if likelihood.task == "count" else 0.0
         ends = (np.clip(np.array(levels) + sign * tie, 1e-300, 1 - 1e-16) for sign in (-1, 1))
         low, high = (predictive_quantiles(likelihood, q, end.tolist()).T.numpy() for end in ends)
-        found["quantiles"] = low, high
-    return found
+        bounds["quantiles"] = low, high
+    return bounds

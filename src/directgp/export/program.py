@@ -29,15 +29,22 @@ class Program:
     """Operations in order, the constants they use, one input X, and the outputs by name."""
 
     nodes: list[Node] = field(default_factory=list)
+    """The operations, in order."""
+
     constants: dict[int, Array] = field(default_factory=dict)
+    """Maps the number of a value to the constant."""
+
     outputs: dict[str, int] = field(default_factory=dict)
+    """Maps the name of an output to the number of its value."""
+
     facts: dict[str, Any] = field(default_factory=dict)
     """What the outputs mean: names of features, classes, levels."""
 
     size: int = 1
     """Number of values; number 0 is X."""
 
-    _known: dict[tuple[Any, ...], int] = field(default_factory=dict, repr=False)
+    _numbers: dict[tuple[Any, ...], int] = field(default_factory=dict, repr=False)
+    """Maps the contents of a constant to its number."""
 
     @property
     def X(self) -> "Value":
@@ -49,16 +56,16 @@ class Program:
         array = np.asarray(value)
         array = array if array.dtype.kind in "bi" else array.astype(np.float64)
         key = (array.dtype.str, array.shape, array.tobytes())
-        if key not in self._known:
-            self._known[key] = self._new()
-            self.constants[self._known[key]] = array
-        return Value(self, self._known[key])
+        if key not in self._numbers:
+            self._numbers[key] = self._new()
+            self.constants[self._numbers[key]] = array
+        return Value(self, self._numbers[key])
 
     def apply(self, op: str, *inputs: "Value | Any", **attributes: Any) -> "Value":
         """Add an operation and return its result."""
-        values = [each if isinstance(each, Value) else self.constant(each) for each in inputs]
+        values = [x if isinstance(x, Value) else self.constant(x) for x in inputs]
         output = self._new()
-        self.nodes.append(Node(op, tuple(each.number for each in values), output, attributes))
+        self.nodes.append(Node(op, tuple(value.number for value in values), output, attributes))
         return Value(self, output)
 
     def _new(self) -> int:

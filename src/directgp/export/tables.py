@@ -18,6 +18,8 @@ POLYNOMIALS = 12
 """Number of Chebyshev polynomials on a panel, of each axis."""
 
 _MAX_PANELS = 4096
+"""Largest number of panels of a table."""
+
 _PILOT = 2
 """Panels of each axis with which bends are compared."""
 
@@ -31,6 +33,8 @@ _BETWEEN = np.array([-0.97, -0.41, 0.13, 0.79])
 """Places between the nodes."""
 
 Points = Float64[np.ndarray, " k"]
+"""Coordinates of k points along an axis."""
+
 Function = Callable[..., Float64[np.ndarray, "j k"]]
 """From the coordinates of k points to j values at each."""
 
@@ -40,10 +44,16 @@ class Axis:
     """A variable between two ends, on panels of equal width of asinh(x/bend), or of x itself."""
 
     lower: float
+    """Lower end."""
+
     upper: float
+    """Upper end."""
+
     panels: int = 1
+    """Number of panels."""
+
     bend: float | None = None
-    """The scale on which the function varies near 0; None where it is that of the whole range."""
+    """The scale on which the function varies near 0; None for the scale of the whole range."""
 
     def _ends(self) -> tuple[float, float]:
         if self.bend is None:
@@ -69,18 +79,18 @@ class Axis:
             asinh = (size + (size * size + 1.0).sqrt()).log()
             x = (x < 0.0).where(-1.0 * asinh, asinh)
         position = (x - self._ends()[0]) / self.width
-        # NaN has the panel 0, and stays NaN in its place.
+        # Give NaN the panel 0; its place stays NaN.
         panel = (0.0 < position).where(position.floor().minimum(self.panels - 1.0), 0.0)
         return panel, 2.0 * (position - panel) - 1.0
 
 
 def chebyshev(x: Value, number: int) -> list[Value]:
     """Return T_0(x), …, T_{number−1}(x)."""
-    found = [0.0 * x + 1.0, x]
+    polynomials = [0.0 * x + 1.0, x]
     twice = 2.0 * x
-    while len(found) < number:
-        found.append(twice * found[-1] - found[-2])
-    return found[:number]
+    while len(polynomials) < number:
+        polynomials.append(twice * polynomials[-1] - polynomials[-2])
+    return polynomials[:number]
 
 
 def chebyshev_nodes(number: int) -> Points:
@@ -98,7 +108,10 @@ class Interpolant:
     """Coefficients of shape (panels of all axes, values, product of degrees)."""
 
     axes: tuple[Axis, ...]
+    """One or two axes."""
+
     coefficients: Float64[np.ndarray, "p j c"]
+    """Coefficients by panel, value and polynomial."""
 
     def evaluate(self, *coordinates: Value) -> Value:
         """Return the values at points of shape (n, 1), as (n, j)."""
@@ -117,22 +130,23 @@ class Interpolant:
         panels, number, size = self.coefficients.shape
         flat = basis.program.constant(self.coefficients.reshape(panels * number, size))
         first = panel * number
-        found = 0.0 * x
+        count = 0.0 * x
         for power in reversed(range(number.bit_length())):
-            candidate = found + float(2**power)
+            candidate = count + float(2**power)
             last = (candidate - 1.0).minimum(number - 1.0)
-            # NaN has no place in a table.
+            # Replace NaN, which has no place in a table.
             index = first + last.is_nan().where(0.0, last).cast("int64")
             value = (flat.take(index.reshape(-1)) * basis).sum()
             fits = (candidate < number + 0.5).where(value, np.inf) < x
-            found = fits.where(candidate, found)
-        return found
+            count = fits.where(candidate, count)
+        return count
 
     def _basis(self, coordinates: tuple[Value, ...]) -> tuple[Value, Value]:
         """Return the panel as an integer (n, 1), and the products of polynomials (n, c)."""
         places = [axis.place(x) for axis, x in zip(self.axes, coordinates, strict=True)]
         columns = [concatenate(chebyshev(local, POLYNOMIALS)) for _, local in places]
-        panel, basis = places[0][0], columns[0]
+        panel = places[0][0]
+        basis = columns[0]
         if len(places) == 2:
             panel = panel * float(self.axes[1].panels) + places[1][0]
             both = basis.reshape(-1, POLYNOMIALS, 1) * columns[1].reshape(-1, 1, POLYNOMIALS)
@@ -197,7 +211,8 @@ def _interpolated(function: Function, axes: tuple[Axis, ...]) -> tuple[Interpola
     for place in range(2, 2 * len(axes) + 1, 2):
         tails.append(float(np.abs(np.take(grid, [-2, -1], place)).max()))
     # From (j, p, c) or (j, p1, c1, p2, c2) to panels, values, polynomials.
-    panels, polynomials = range(1, grid.ndim, 2), range(2, grid.ndim, 2)
+    panels = range(1, grid.ndim, 2)
+    polynomials = range(2, grid.ndim, 2)
     size = POLYNOMIALS ** len(axes)
     ordered = grid.transpose(*panels, 0, *polynomials).reshape(-1, len(values), size)
     return Interpolant(axes, np.ascontiguousarray(ordered)), tails
@@ -209,8 +224,8 @@ def _error(function: Function, table: Interpolant) -> float:
     points = [grid.reshape(-1) for grid in np.meshgrid(*places, indexing="ij")]
     program = Program()
     program.outputs["values"] = table.evaluate(*map(program.X.column, range(len(points)))).number
-    found = run(program, np.stack(points, 1))["values"].T
-    return float(np.abs(found - _finite(function, *points)).max())
+    values = run(program, np.stack(points, 1))["values"].T
+    return float(np.abs(values - _finite(function, *points)).max())
 
 
 def _finite(function: Function, *points: Points) -> Float64[np.ndarray, "j k"]:

@@ -88,14 +88,25 @@ class DirectModel(Model):
     """
 
     x_shift: Tensor
+    """Shift of each input."""
+
     x_scale: Tensor
+    """Scale of each input."""
+
     y_shift: Tensor
+    """Shift of y."""
+
     y_scale: Tensor
+    """Scale of y."""
+
     noise_variance: Tensor | None
     """Variance of Gaussian noise in squared units of y, None without a Gaussian likelihood."""
 
     L: Tensor
+    """Cholesky factor of K_uu."""
+
     jitter: Tensor
+    """Jitter of K_uu."""
 
     def __init__(self, fitted: Any, likelihood: Likelihood | None = None) -> None:
         super().__init__()
@@ -155,38 +166,40 @@ class DirectModel(Model):
         if observation_noise is not False:
             noise = self._noise(observation_noise, covariance.shape[:-1])
             covariance = covariance + torch.diag_embed(noise.expand(covariance.shape[:-1]))
-        found = GPyTorchPosterior(Normal(f.mean, Covariance(covariance)))
-        return found if posterior_transform is None else posterior_transform(found, X)
+        posterior = GPyTorchPosterior(Normal(f.mean, Covariance(covariance)))
+        return posterior if posterior_transform is None else posterior_transform(posterior, X)
 
     def joint(self, X: Tensor) -> Joint:
         """Return mean and covariance of f, in the units of y."""
         d = len(self.x_shift)
         fits = X.ndim >= 2 and X.shape[-1] == d
         require(fits, "X of DirectModel", f"of shape (..., q, {d})", f"shape {tuple(X.shape)}")
-        home, remedy = self.x_shift.device, "Move X there, or the model with its to(...)."
+        home = self.x_shift.device
+        remedy = "Move X there, or the model with its to(...)."
         require(X.device == home, "X of DirectModel", f"on the device {home}", X.device, remedy)
         scaled = (X.double() - self.x_shift) / self.x_scale
         f = self.q.joint(scaled, Cholesky(self.L, self.jitter))
         return Joint(self.y_shift + self.y_scale * f.mean, self.y_scale.square() * f.covariance)
 
-    def _noise(self, given: bool | Tensor, shape: torch.Size) -> Tensor:
-        """Return the given noise variances or that of the likelihood, of shape (..., q)."""
+    def _noise(self, noise: bool | Tensor, shape: torch.Size) -> Tensor:
+        """Return the given noise variances, or the likelihood's, of shape (..., q)."""
         if self.noise_variance is None and self._likelihood is not None:
             raise UnsupportedError(
                 f"{_NOISE_OWNER} must be False where y given f is not Gaussian. Got the likelihood "
                 f"{self._likelihood}. Take the posterior of f, or fit with likelihood='gaussian'."
             )
-        if isinstance(given, Tensor):
-            wanted, got = (*shape, 1), tuple(given.shape)
+        if isinstance(noise, Tensor):
+            wanted = (*shape, 1)
+            got = tuple(noise.shape)
             fits = got[-1:] == (1,) and broadcast_shape(got, wanted) == wanted
             allowed = f"of a shape that broadcasts to {wanted}"
             require(fits, _NOISE_OWNER, allowed, f"shape {got}")
             negative = "a negative one or NaN"
-            require(bool((given >= 0).all()), _NOISE_OWNER, "non-negative variances", negative)
-            return given.squeeze(-1)
+            require(bool((noise >= 0).all()), _NOISE_OWNER, "non-negative variances", negative)
+            return noise.squeeze(-1)
         if self.noise_variance is None:
             remedy = "Give DirectModel the likelihood of the posterior, too."
-            refuse(_NOISE_OWNER, "False or a tensor where no likelihood is given", given, remedy)
+            refuse(_NOISE_OWNER, "False or a tensor where no likelihood is given", noise, remedy)
         return self.noise_variance
 
     @override
@@ -227,8 +240,10 @@ def _parts(
     got = type(likelihood).__name__
     require(likelihood is None, "likelihood of DirectModel", allowed, got)
     complete = fitted.scalings_.imputation is None
-    allowed, remedy = "fitted with missing='error'", "Impute the inputs before the fit."
+    allowed = "fitted with missing='error'"
+    remedy = "Impute the inputs before the fit."
     require(complete, _SOURCE_OWNER, allowed, "one with missing='impute'", remedy)
-    x, y = fitted.scalings_.inputs, fitted.scalings_.targets
+    x = fitted.scalings_.inputs
+    y = fitted.scalings_.targets
     units = {"x_shift": x.shift, "x_scale": x.scale, "y_shift": y.shift[0], "y_scale": y.scale[0]}
     return posterior, fitted.likelihood_, units

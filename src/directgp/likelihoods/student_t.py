@@ -30,7 +30,7 @@ from directgp.numerics.arrays import (
     without_warnings,
 )
 from directgp.numerics.autograd import Slopes, in_float64
-from directgp.numerics.special import expected_log_square, expected_log_square_slopes
+from directgp.numerics.log_square import expected_log_square, expected_log_square_slopes
 from directgp.shapes import Targets, Values
 
 _SMALLEST_DF = 0.1

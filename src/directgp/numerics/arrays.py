@@ -1,4 +1,4 @@
-"""Linear algebra on numpy arrays and torch tensors alike, written into given arrays."""
+"""Linear algebra for numpy arrays and torch tensors, with results in given arrays."""
 
 import warnings
 from collections.abc import Callable, Iterator
@@ -29,9 +29,9 @@ def tensor_of(array: Array) -> Tensor:
 
 
 def array_of(tensor: Tensor) -> Array:
-    """Return a numpy array that shares the memory of a tensor, or the tensor.
+    """Return a numpy array that shares the memory of a tensor.
 
-    It stays a tensor on a GPU, and while a step is recorded.
+    Returns the tensor itself on a GPU, and while a step is recorded.
     """
     return tensor.detach().numpy() if tensor.is_cpu and not recording() else tensor.detach()
 
@@ -70,8 +70,8 @@ _filtering = RLock()
 def ignoring(*categories: type[Warning]) -> Iterator[None]:
     """Ignore warnings of these categories, in all threads.
 
-    The filters belong to the process. Of several threads one is inside at a time: two that save and
-    restore the filters in turns would leave one behind.
+    The filters belong to the process. A lock admits one thread at a time: two threads that save
+    and restore the filters in turns would leave a filter behind.
     """
     with _filtering, warnings.catch_warnings():
         for category in categories:
@@ -84,18 +84,19 @@ _limiting = Lock()
 
 @lru_cache(maxsize=1)
 def _blas_libraries() -> ThreadpoolController:
-    """Made once: it looks through all libraries of the process."""
+    """Return the controller of BLAS's threads; made once, as it searches all libraries."""
     return ThreadpoolController()
 
 
 @contextmanager
 def one_thread() -> Iterator[None]:
-    """Keep BLAS and torch to one thread: for small arrays more take longer, up to ten times.
+    """Limit BLAS and torch to one thread: small arrays take up to ten times longer with more.
 
-    The number of BLAS's threads belongs to the process. If several threads are inside, the first
-    sets it and restores it, so that it is never left changed.
+    The number of BLAS's threads belongs to the process. The first of several threads in this
+    context sets and restores the number, so that it is never left changed.
     """
-    before, first = torch.get_num_threads(), _limiting.acquire(blocking=False)
+    before = torch.get_num_threads()
+    first = _limiting.acquire(blocking=False)
     try:
         with _blas_libraries().limit(limits=1, user_api="blas") if first else nullcontext():
             torch.set_num_threads(1)
@@ -163,24 +164,30 @@ def factorise(K: Array, checked: bool) -> tuple[Array, Array, Tensor]:
         m = K.shape[-1]
         eye = constant(("identity", m), lambda: torch.eye(m, dtype=K.dtype, device=K.device))
         return L, torch.linalg.solve_triangular(L, eye, upper=False), jitter
-    # K is symmetric: its columns are its rows.
+    # Pass the transpose, which LAPACK need not copy: K is symmetric.
     factor, info = lapack.dpotrf(K.T, lower=1)
     jitter = _NO_JITTER
     if info != 0 or not np.isfinite(np.einsum("ii->", factor)):
-        found = jittered_cholesky(torch.from_numpy(K))
-        factor, jitter = np.asfortranarray(found.L.numpy()), found.jitter
+        cholesky = jittered_cholesky(torch.from_numpy(K))
+        factor = np.asfortranarray(cholesky.L.numpy())
+        jitter = cholesky.jitter
     return factor, lapack.dtrtri(factor, lower=1)[0], jitter
 
 
 _NO_JITTER = torch.zeros((), dtype=torch.float64)
 
 
-# Triangular products. Those of arrays are BLAS's; those of tensors are made of bands of rows, each
-# as long as its nonzero part: ⅝ of the work with four.
+# Triangular products. BLAS multiplies arrays. Tensors are multiplied in bands of rows, each as long
+# as its nonzero part: with four bands this is ⅝ of the work.
 
 _MAX_BANDS = 4
-_ROWS, _DEVICE_ROWS = 32, 128
-"""Fewest rows of a band that save time."""
+"""Largest number of bands of a triangle."""
+
+_ROWS = 32
+"""Fewest rows of a band that save time on a CPU."""
+
+_DEVICE_ROWS = 128
+"""Fewest rows of a band that save time on a GPU."""
 
 
 def triangular_times(T: Array, B: Array, out: Array, *, upper: bool) -> Array:
@@ -212,9 +219,10 @@ def _blas_product(
 ) -> Array:
     """Write T B or B T, or the same with T⁻¹, to a contiguous array."""
     out[...] = B
-    kind, letter = "trsm" if inverse else "trmm", "d" if out.dtype == np.float64 else "s"
-    # BLAS has columns where numpy has rows: it computes outᵀ Tᵀ, or Tᵀ outᵀ. The arguments are
-    # alpha, a, b, side, lower, trans_a, diag and overwrite_b.
+    kind = "trsm" if inverse else "trmm"
+    letter = "d" if out.dtype == np.float64 else "s"
+    # Compute outᵀ Tᵀ or Tᵀ outᵀ: BLAS has columns where numpy has rows. The arguments are alpha, a,
+    # b, side, lower, trans_a, diag and overwrite_b.
     by_columns = T.flags.f_contiguous
     function = getattr(blas, letter + kind)
     function(1.0, T if by_columns else T.T, out.T, left, upper != by_columns, by_columns, 0, 1)

@@ -11,6 +11,7 @@ from torch.autograd import Function
 from directgp.errors import UnsupportedError
 
 Gradients = tuple[Tensor | None, ...]
+"""Gradient in each argument of a function; None for a constant."""
 
 
 def first_order(backward: Callable[..., Gradients]) -> Callable[..., Gradients]:
@@ -36,6 +37,8 @@ Formula = Callable[..., Tensor]
 """Constants and arguments → value, in operations that autograd follows."""
 
 Slopes = tuple[Tensor, ...]
+"""A value, and its slopes in the arguments."""
+
 Sloped = Callable[..., Slopes]
 """Constants and arguments → value and slopes in the arguments, in few operations."""
 
@@ -59,9 +62,10 @@ class _InFloat64(Function):
 
     @staticmethod
     def forward(ctx: Any, sloped: Sloped, y: Tensor, *arguments: Tensor) -> Tensor:
-        dtype, ctx.like = arguments[0].dtype, [(each.shape, each.dtype) for each in arguments]
+        dtype = arguments[0].dtype
+        ctx.types = [(argument.shape, argument.dtype) for argument in arguments]
         value, *slopes = sloped(y.double(), *(argument.double() for argument in arguments))
-        # By identity: a slope that two arguments have in common is converted and multiplied once.
+        # Convert slopes by identity: arguments with a common slope need it only once.
         narrow = {key: slope.to(dtype) for key, slope in {id(s): s for s in slopes}.items()}
         ctx.slopes = [narrow[id(slope)] for slope in slopes]
         return value.to(dtype)
@@ -72,8 +76,8 @@ class _InFloat64(Function):
         wanted = ctx.needs_input_grad[2:]
         needed = {id(slope): slope for slope, want in zip(ctx.slopes, wanted, strict=True) if want}
         products = {key: grads[0] * slope for key, slope in needed.items()}
-        found = (
+        gradients = (
             products[id(slope)].sum_to_size(shape).to(dtype) if want else None
-            for (shape, dtype), slope, want in zip(ctx.like, ctx.slopes, wanted, strict=True)
+            for (shape, dtype), slope, want in zip(ctx.types, ctx.slopes, wanted, strict=True)
         )
-        return None, None, *found
+        return None, None, *gradients

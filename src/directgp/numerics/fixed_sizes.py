@@ -9,14 +9,14 @@ import torch
 from torch import Tensor
 
 _MARGIN = 1.5
-"""Sizes of a recorded step, relative to what the steps before it needed."""
+"""Sizes of a recorded step, relative to the needs of earlier steps."""
 
 
 @final
 class FixedSizes:
     """Named sizes, such as a number of nodes: learned from steps, then the same for every step.
 
-    A graph cannot read numbers, so what the examples of later steps need is kept on the device.
+    A graph cannot read numbers on the host: it records the needs of later examples on the device.
     """
 
     def __init__(self, at_least: dict[str, float] | None = None) -> None:
@@ -35,10 +35,10 @@ class FixedSizes:
         self._needed = torch.zeros(len(self.sizes), dtype=torch.float64, device=device)
 
     def take(self, name: str, needed: Tensor) -> float | None:
-        """Return the final size, and keep what the examples need; before, learn it for None."""
+        """Return the fixed size while recording; otherwise learn it and return None."""
         if self._needed is not None:
             most = self._needed[list(self.sizes).index(name)]
-            # `fmax` ignores NaN, which the loss shows.
+            # Use `fmax`, which ignores NaN: the loss shows NaN anyway.
             torch.fmax(most, needed.amax() if needed.dim() else needed, out=most)
             return self.sizes[name]
         if needed.numel():
@@ -51,7 +51,7 @@ class FixedSizes:
         needed = [] if self._needed is None else self._needed.tolist()
         for name, most in zip(self.sizes, needed, strict=False):
             if self.sizes[name] < most < math.inf:
-                # What is computed after it was wrong, so that later sizes are not known yet.
+                # Discard later sizes: they came from a truncated result.
                 return self.sizes | {name: _MARGIN * most}
         return {}
 
@@ -67,13 +67,13 @@ def recording() -> bool:
 
 
 def fixed_size(name: str, needed: Tensor) -> float | None:
-    """Return the size to record; None for other steps, whose need is learned if one follows."""
+    """Return the size to record; None for other steps, which learn it before a recording."""
     fixed = fixed_sizes.get()
     return None if fixed is None else fixed.take(name, needed)
 
 
 def constant(key: object, make: Callable[[], Tensor]) -> Tensor:
-    """Return a tensor that depends on the key alone; while steps are recorded it is made once."""
+    """Return a tensor that depends on the key alone; a recording makes it once."""
     fixed = fixed_sizes.get()
     if fixed is None or not fixed.recording:
         return make()

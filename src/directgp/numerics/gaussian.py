@@ -34,6 +34,7 @@ def kl_from_standard(
 
 
 Array = NDArray[np.float64]
+"""A float64 vector of nodes or weights."""
 
 
 def gauss_hermite(
@@ -53,8 +54,8 @@ def gauss_hermite(
 
 @lru_cache(maxsize=64)
 def _rule(num_nodes: int) -> tuple[Array, Array]:
-    """Golub and Welsch (1969) nodes, one Newton step, and w_k = 1 / (K h_{K−1}(z_k)²)."""
-    # The Jacobi matrix has √1, √2, … next to its diagonal of 0.
+    """Return Golub and Welsch's nodes (1969) after a Newton step; w_k = 1 / (K h_{K−1}(z_k)²)."""
+    # Build the Jacobi matrix: √1, √2, … next to a diagonal of 0.
     beside = np.sqrt(np.arange(1, num_nodes, dtype=np.float64))
     nodes = np.linalg.eigvalsh(np.diag(beside, -1))
     nodes = nodes - _hermite(nodes, num_nodes)[0] / num_nodes**0.5
@@ -70,9 +71,13 @@ def _hermite(z: Array, degree: int) -> tuple[Array, Array]:
     √(n+1) h_{n+1} = z h_n − √n h_{n−1}; each step divides by the larger of the pair, since h_n(z)
     overflows for large n.
     """
-    previous, current, log_scale = np.zeros_like(z), np.ones_like(z), np.zeros_like(z)
+    previous = np.zeros_like(z)
+    current = np.ones_like(z)
+    log_scale = np.zeros_like(z)
     for n in range(degree):
         following = (z * current - n**0.5 * previous) / (n + 1) ** 0.5
         size = np.maximum(np.abs(current), np.abs(following))
-        previous, current, log_scale = current / size, following / size, log_scale + np.log(size)
+        previous = current / size
+        current = following / size
+        log_scale = log_scale + np.log(size)
     return current / previous, log_scale + np.log(np.abs(previous))

@@ -23,9 +23,16 @@ from directgp.numerics.fixed_sizes import constant, fixed_size, fixed_sizes, rec
 from directgp.numerics.gaussian import gauss_hermite
 
 LatentMatrix = Float[Tensor, "p n l"]
+"""A number for each latent, example and node."""
+
 Column = Float[Tensor, " r"]
+"""A number for each row."""
+
 Matrix = Float[Tensor, "r l"]
+"""A number for each row and node."""
+
 Latents = Float[Tensor, "p n"]
+"""A number for each latent and example."""
 
 Columns = tuple[Tensor, ...]
 """Values, and slopes in means and variances."""
@@ -43,16 +50,22 @@ _STEP = 0.36
 """Step in x, whose double exponential integrand is analytic for abs(Im x) < π/2."""
 
 _NARROW = 0.25
-"""Standard deviation of f below which a grid would be too fine: Gauss–Hermite nodes instead."""
+"""Below this standard deviation s of f, Gauss–Hermite nodes replace a grid, too fine there."""
 
 _NARROW_NODES = 12
-_VERY_NARROW, _FEW_NODES = 0.06, 5
-"""Those of smaller deviations have 5 nodes; 12 err by 12!·(2s/π)²⁴."""
+"""Gauss–Hermite nodes of a narrow latent; they err by 12!·(2s/π)²⁴."""
+
+_VERY_NARROW = 0.06
+"""Below this standard deviation of f, few nodes suffice."""
+
+_FEW_NODES = 5
+"""Gauss–Hermite nodes of a very narrow latent."""
 
 _FAR = -37.0
-"""f + u up to which 1 − exp(−e^{f+u}) is e^{f+u} in float64."""
+"""Up to this f + u, 1 − exp(−e^{f+u}) is e^{f+u} in float64."""
 
 MAX_NODES = 20_000
+"""Largest number of nodes u."""
 
 
 def _kernel(part: Part, x: Tensor, order: int = 0) -> Tensor:
@@ -80,10 +93,13 @@ class Nodes(NamedTuple):
     """
 
     first: int
+    """Index of the first x."""
+
     number: int
-    """Numbers of the first x and of all."""
+    """Number of nodes."""
 
     ratio: float
+    """The factor r."""
 
     @classmethod
     def over(cls, core: float, tail: float, share: float) -> "Nodes":
@@ -91,7 +107,8 @@ class Nodes(NamedTuple):
 
         Right of 0 a step errs by e^{−π/2·x − x²·share/2}, x = 2π/step.
         """
-        rate, nats = 0.5 * math.pi, NATS + 3
+        rate = 0.5 * math.pi
+        nats = NATS + 3
         frequency = 2 * nats / (rate + math.sqrt(rate**2 + 2 * share * nats))
         ratio = max(2 * math.pi / frequency / _STEP, 1.0)
         ratio = 2 ** (math.floor(2 * math.log2(ratio)) / 2)
@@ -103,11 +120,11 @@ class Nodes(NamedTuple):
             )
         return cls(first, number, ratio)
 
-    def columns(self, like: Tensor) -> tuple[Column, Column]:
+    def columns(self, template: Tensor) -> tuple[Column, Column]:
         """Return the nodes and their weights."""
 
         def make() -> Float[Tensor, "2 l"]:
-            x = torch.arange(self.number, dtype=like.dtype, device=like.device)
+            x = torch.arange(self.number, dtype=template.dtype, device=template.device)
             x = _STEP * (x + self.first)
             bend = torch.exp(-x)
             return torch.stack([self.ratio * (x - bend), self.ratio * _STEP * (1 + bend)])
@@ -125,12 +142,12 @@ def check_finite_numbers(numbers: Iterable[float]) -> None:
 
 
 def read_sizes(name: str, *needed: Tensor) -> list[float]:
-    """Read what a block of examples needs; a recorded step has enough for the steps before it."""
-    fixed = [fixed_size(f"softmax {name} {k}", each) for k, each in enumerate(needed)]
-    known = [size for size in fixed if size is not None]
-    if known:
-        return known
-    numbers = torch.stack([each.double() for each in needed]).tolist()
+    """Return the sizes that a block of examples needs; a recorded step has fixed sizes."""
+    fixed = [fixed_size(f"softmax {name} {k}", number) for k, number in enumerate(needed)]
+    sizes = [size for size in fixed if size is not None]
+    if sizes:
+        return sizes
+    numbers = torch.stack([number.double() for number in needed]).tolist()
     check_finite_numbers(numbers)
     return numbers
 
@@ -139,15 +156,20 @@ class _Far(NamedTuple):
     """Latents so far left of all nodes that 1 − exp(−e^{f+u}) is e^{f+u}."""
 
     mean: Column
-    variance: Column
-    u: Float[Tensor, " l"]
+    """Means of the latents."""
 
-    def some(self, rows: slice) -> "_Far":
-        """Return some of the latents."""
+    variance: Column
+    """Variances of the latents."""
+
+    u: Float[Tensor, " l"]
+    """The nodes."""
+
+    def at(self, rows: slice) -> "_Far":
+        """Return the latents at a slice of rows."""
         return self._replace(mean=self.mean[rows], variance=self.variance[rows])
 
     def values(self, part: Part) -> Matrix:
-        """E e^{f+u}, for D as for 1 − F."""
+        """Return E e^{f+u}, which is D and 1 − F here, or 1 minus it for F."""
         small = torch.exp((self.mean + 0.5 * self.variance)[:, None] + self.u)
         return 1 - small if part == "below" else small
 
@@ -162,12 +184,19 @@ class _Narrow(NamedTuple):
     """Latents of a small variance: Gauss–Hermite nodes for each."""
 
     mean: Column
-    variance: Column
-    u: Float[Tensor, " l"]
-    number: int = _NARROW_NODES
+    """Means of the latents."""
 
-    def some(self, rows: slice) -> "_Narrow":
-        """Return some of the latents."""
+    variance: Column
+    """Variances of the latents."""
+
+    u: Float[Tensor, " l"]
+    """The nodes."""
+
+    number: int = _NARROW_NODES
+    """Number of Gauss–Hermite nodes."""
+
+    def at(self, rows: slice) -> "_Narrow":
+        """Return the latents at a slice of rows."""
         return self._replace(mean=self.mean[rows], variance=self.variance[rows])
 
     def values(self, part: Part) -> Matrix:
@@ -196,26 +225,32 @@ class _Narrow(NamedTuple):
 
 @final
 class _Table:
-    """E[kernel(f + u + tz)] at all steps f and nodes u that were asked for."""
+    """E[kernel(f + u + tz)] at all steps f and nodes u requested so far."""
 
-    def __init__(self, part: Part, step: float, blur: float, ratio: float, like: Tensor) -> None:
+    def __init__(
+        self, part: Part, step: float, blur: float, ratio: float, template: Tensor
+    ) -> None:
         self._part: Part = part
-        self._step, self._blur, self._ratio, self._like = step, blur, ratio, like
-        self._held = range(0), range(0), like.new_empty(0, 0)
+        self._step = step
+        self._blur = blur
+        self._ratio = ratio
+        self._template = template
+        self._held = range(0), range(0), template.new_empty(0, 0)
 
     def take(self, rows: range, nodes: Nodes) -> Float[Tensor, "j l"]:
-        """Return the table for some steps and nodes, not to be written to."""
+        """Return the table at these steps and nodes; do not write to it."""
         columns = range(nodes.first, nodes.first + nodes.number)
         held_rows, held_columns, values = self._held
         if not (_inside(rows, held_rows) and _inside(columns, held_columns)):
             held_rows = _with_margin(rows, held_rows)
             held_columns = _with_margin(columns, held_columns)
             every = Nodes(held_columns.start, len(held_columns), self._ratio)
-            u = every.columns(self._like)[0]
+            u = every.columns(self._template)[0]
             f = self._step * torch.arange(held_rows.start, held_rows.stop).to(u)
             values = _blurred(self._part, f[:, None] + u, self._blur)
             self._held = held_rows, held_columns, values
-        top, left = rows.start - held_rows.start, columns.start - held_columns.start
+        top = rows.start - held_rows.start
+        left = columns.start - held_columns.start
         return values[top : top + len(rows), left : left + len(columns)]
 
 
@@ -223,10 +258,11 @@ def _inside(inner: range, outer: range) -> bool:
     return outer.start <= inner.start and inner.stop <= outer.stop
 
 
-def _with_margin(some: range, held: range) -> range:
-    """Return what is held and more than is asked for: few tables are made for many steps."""
-    more = len(some) // 6
-    start, stop = some.start - more, some.stop + more
+def _with_margin(wanted: range, held: range) -> range:
+    """Return the held range extended to the wanted one with a margin, to build few tables."""
+    more = len(wanted) // 6
+    start = wanted.start - more
+    stop = wanted.stop + more
     return range(min(start, held.start), max(stop, held.stop)) if len(held) else range(start, stop)
 
 
@@ -244,7 +280,7 @@ def _blurred(part: Part, x: Matrix, blur: float) -> Matrix:
     low, high, log_mean = _spline(part, blur)
     points = x.cpu().numpy()
     logs = log_mean(np.clip(points, low, high))
-    # Left of the ends the mean is E e^{x+tz}, or negligible; right of them 0 or 1.
+    # Extend beyond the ends: left the mean is E e^{x+tz}, or negligible; right it is 0 or 1.
     left = points + 0.5 * blur if low < -blur else np.full_like(points, -np.inf)
     left = np.zeros_like(points) if part == "below" else left
     right = 0.0 if part == "above" else -np.inf
@@ -259,7 +295,8 @@ def _spline(part: Part, blur: float) -> "tuple[float, float, BSpline]":
     1 − exp(−e^x) is the distribution function of log E at x, for an exponential E.
     """
     t = math.sqrt(blur)
-    low, high = -min(blur, 20 * t) - 10 * t - 40, 30 * t + 20
+    low = -min(blur, 20 * t) - 10 * t - 40
+    high = 30 * t + 20
     x = np.linspace(low, high, math.ceil(16 * (high - low) / min(t, 2 + 0.5 * t)))
     step = 0.1 if t < 1 else 0.2
     g = np.arange(max(low - 10 * t - 35, -200.0), 6.0, step)
@@ -287,9 +324,11 @@ def _grid_step(least: float, blur: float) -> float:
     The sum errs by e^{−A·x²/2 − t²·y²/2 − π/2·y}, y = 2π/Δ − x, for the worst frequency x, with
     A = s² − t² and s the least deviation.
     """
-    square, rate = least * least, 0.5 * math.pi
+    square = least * least
+    rate = 0.5 * math.pi
     rest = square - blur
-    bend, slope = 0.5 * rest * blur / square, rate * rest / square
+    bend = 0.5 * rest * blur / square
+    slope = rate * rest / square
     target = NATS + 0.5 * rate * rate / square
     frequency = 2 * target / (slope + math.sqrt(slope * slope + 4 * bend * target))
     if frequency < rate / rest:
@@ -299,20 +338,21 @@ def _grid_step(least: float, blur: float) -> float:
 
 @final
 class _Even:
-    """Latents of like deviations s: equal steps Δ in f, the same for all of them.
+    """Latents of similar deviations s: equal steps Δ in f, the same for all of them.
 
     With q split into N(μ, s² − t²) and N(0, t²), F = Σ_f Δ·N(f; μ, s² − t²)·E[exp(−e^{f+u+tz})]: a
-    product of two matrices, of which the second is the same for all examples. The wider the latents
-    are, the wider is Δ.
+    product of two matrices, the second of which all examples share. Wider latents have a wider Δ.
     """
 
     def __init__(
         self, mean: Column, variance: Column, nodes: Nodes, nats: float, least: float
     ) -> None:
         blur = 0.0 if fixed_sizes.get() is not None else _blur(least)
-        self._variance, self._nodes = variance - blur if blur else variance, nodes
+        self._variance = variance - blur if blur else variance
+        self._nodes = nodes
         reach = math.sqrt(2 * nats) * self._variance.sqrt()
-        low, high = (mean - reach).min(), (mean + reach).max()
+        low = (mean - reach).min()
+        high = (mean + reach).max()
         step = _grid_step(least, blur)
         (width,) = read_sizes("width", high - low)
         number = math.ceil(width / step) + 2
@@ -320,17 +360,17 @@ class _Even:
         self._first = 0 if recording() else math.floor(float(low) / step)
         self._f = f + (torch.floor(low / step) if recording() else self._first) * step
         self._key = step, blur, nodes.ratio, mean.dtype, mean.device
-        # Moments about the mean lose no digits.
+        # Use moments about the mean, which lose no digits.
         self._away = self._f - mean[:, None]
         self._q = self._away.square().mul_((-0.5 / self._variance)[:, None]).exp_()
         self._q *= (step * torch.rsqrt(2 * math.pi * self._variance))[:, None]
         self._tables: dict[Part, Tensor] = {}
 
-    def some(self, rows: slice) -> "_Even":
-        """Return some of the latents."""
+    def at(self, rows: slice) -> "_Even":
+        """Return the latents at a slice of rows."""
         twin = copy.copy(self)
         twin._variance, twin._away, twin._q = (
-            each[rows] for each in (self._variance, self._away, self._q)
+            column[rows] for column in (self._variance, self._away, self._q)
         )
         return twin
 
@@ -350,21 +390,21 @@ class _Even:
     def _kernels(self, part: Part) -> Float[Tensor, "j l"]:
         if part not in self._tables:
             if recording():
-                found = _kernel(part, self._f[:, None] + self._nodes.columns(self._q)[0])
+                kernels = _kernel(part, self._f[:, None] + self._nodes.columns(self._q)[0])
             else:
                 rows = range(self._first, self._first + len(self._f))
-                found = _table(part, *self._key).take(rows, self._nodes)
-            self._tables[part] = found
+                kernels = _table(part, *self._key).take(rows, self._nodes)
+            self._tables[part] = kernels
         return self._tables[part]
 
 
-def _steps(number: int, step: float, like: Tensor) -> Column:
+def _steps(number: int, step: float, template: Tensor) -> Column:
     if number > _MAX_STEPS:
         raise NumericalError(
             f"The integral over classes needs {number:.2g} nodes, and at most {_MAX_STEPS:.0e} are"
             " possible. The means or variances of the latents are too large: check the model."
         )
-    return step * torch.arange(number, dtype=like.dtype, device=like.device)
+    return step * torch.arange(number, dtype=template.dtype, device=template.device)
 
 
 @final
@@ -373,7 +413,8 @@ class Distributions:
 
     def __init__(self, mean: Latents, variance: Latents, nodes: Nodes, nats: float) -> None:
         self._shape = mean.shape
-        mean, variance = mean.flatten(), variance.flatten()
+        mean = mean.flatten()
+        variance = variance.flatten()
         deviation = variance.sqrt()
         u = nodes.columns(mean)[0]
         far = mean + math.sqrt(2 * nats) * deviation + variance + u[-1] < _FAR
@@ -385,7 +426,7 @@ class Distributions:
             inverse = torch.where(far | narrow, 0.0, 1 / deviation).max()
             most, any_far, any_narrow = read_sizes("group", inverse, far.any(), narrow.any())
             least = max(_NARROW, 1 / most) if most else 1.0
-            # Their values are replaced, and would widen the grid.
+            # Move far latents into the grid, which they would widen; `_Far` replaces their values.
             near = torch.where(far, mean.max(), mean)
             common = torch.where(far | narrow, _NARROW**2, variance)
             self._groups.append((None, _Even(near, common, nodes, nats, least)))
@@ -400,30 +441,30 @@ class Distributions:
         for number in (k for k, size in enumerate(sizes) if size):
             every = sizes[number] == len(mean)
             rows = None if every else (group == number).nonzero()[:, 0]
-            some = (mean, variance) if rows is None else (mean[rows], variance[rows])
+            moments = (mean, variance) if rows is None else (mean[rows], variance[rows])
             if number == 0:
-                self._groups.append((rows, _Far(*some, u)))
+                self._groups.append((rows, _Far(*moments, u)))
             elif number < 3:
                 nodes_of_each = (_FEW_NODES, _NARROW_NODES)[number - 1]
-                self._groups.append((rows, _Narrow(*some, u, nodes_of_each)))
+                self._groups.append((rows, _Narrow(*moments, u, nodes_of_each)))
             else:
-                self._groups.append((rows, _Even(*some, nodes, nats, _EDGES[number - 3])))
+                self._groups.append((rows, _Even(*moments, nodes, nats, _EDGES[number - 3])))
 
     def part(self, latents: slice) -> "Distributions":
-        """Return those of some latents, in a recorded step."""
+        """Return the distributions of a slice of the latents, in a recorded step."""
         first, last, _ = latents.indices(self._shape[0])
         rows = slice(first * self._shape[1], last * self._shape[1])
         twin = copy.copy(self)
         twin._shape = torch.Size([last - first, self._shape[1]])
         twin._groups = [
-            (mask if mask is None else mask[rows], group.some(rows)) for mask, group in self._groups
+            (mask if mask is None else mask[rows], group.at(rows)) for mask, group in self._groups
         ]
         return twin
 
     def values(self, part: Part) -> LatentMatrix:
         """Return the function of all latents at every node."""
-        (found,) = self._joined([(group.values(part),) for _, group in self._groups])
-        return found.view(*self._shape, -1)
+        (values,) = self._joined([(group.values(part),) for _, group in self._groups])
+        return values.view(*self._shape, -1)
 
     def slopes(self, part: Part, by: LatentMatrix) -> tuple[Latents, Latents]:
         """Return the gradient of Σ by·`values` in means and variances."""
@@ -437,18 +478,18 @@ class Distributions:
         return first.view(self._shape), second.view(self._shape)
 
     def _joined(self, parts: Sequence[Columns]) -> Columns:
-        """Return columns of all latents from those of each group."""
-        found = parts[0]
+        """Join the columns of the groups to columns of all latents."""
+        joined = parts[0]
         if self._groups[0][0] is not None:
             number = self._shape.numel()
-            found = tuple(each.new_empty(number, *each.shape[1:]) for each in found)
+            joined = tuple(array.new_empty(number, *array.shape[1:]) for array in joined)
         for (rows, _), columns in zip(self._groups, parts, strict=True):
             if rows is None:
                 continue
             if rows.dtype == torch.bool:
-                masks = [rows.view(-1, *[1] * (each.dim() - 1)) for each in columns]
-                found = tuple(map(torch.where, masks, columns, found))
+                masks = [rows.view(-1, *[1] * (array.dim() - 1)) for array in columns]
+                joined = tuple(map(torch.where, masks, columns, joined))
             else:
-                for each, column in zip(found, columns, strict=True):
-                    each[rows] = column
-        return found
+                for array, column in zip(joined, columns, strict=True):
+                    array[rows] = column
+        return joined

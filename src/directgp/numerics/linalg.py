@@ -11,11 +11,16 @@ from torch import Tensor
 from directgp.errors import NumericalError, refuse, require
 
 Vector = Float[Tensor, "*#batch m"]
+"""A vector whose leading axes broadcast."""
+
 Matrix = Float[Tensor, "*#batch m n"]
+"""A matrix whose leading axes broadcast."""
+
 Square = Float[Tensor, "*#batch m m"]
-"""Arguments whose leading axes broadcast with those of the others."""
+"""A square matrix whose leading axes broadcast."""
 
 _streams: dict[torch.device, torch.cuda.Stream] = {}
+"""The side stream of each GPU."""
 
 
 @final
@@ -55,6 +60,8 @@ class Cholesky(NamedTuple):
     """K + jitter·I = L Lᵀ with a lower triangular L."""
 
     L: Float[Tensor, "*batch m m"]
+    """The lower triangular factor."""
+
     jitter: Float[Tensor, "*batch"]
     """The number added to the diagonal of each matrix; 0 where none was needed."""
 
@@ -72,7 +79,7 @@ def jittered_cholesky(K: Float[Tensor, "*batch m m"], *, checked: bool = True) -
     square = K.ndim >= 2 and K.shape[-1] == K.shape[-2]
     require(square, "K", "a square matrix, or a batch of them", f"shape {tuple(K.shape)}")
     factor, info = torch.linalg.cholesky_ex(K)
-    # NaN and infinity in K show on the diagonal of its factor.
+    # Check the diagonal of the factor: it shows NaN and infinity in K.
     diagonal = factor.detach().diagonal(dim1=-2, dim2=-1)
     if not checked or (not bool(info.any()) and math.isfinite(diagonal.sum())):
         return Cholesky(factor, torch.zeros_like(info, dtype=K.dtype))
@@ -81,11 +88,12 @@ def jittered_cholesky(K: Float[Tensor, "*batch m m"], *, checked: bool = True) -
         got = f"{int((~finite).sum())} NaN or infinite entries of {K.numel()}"
         remedy = "Check the inputs and the kernel parameters for NaN, infinity or overflow."
         refuse("K", "finite", got, remedy)
-    # From above rounding error to where K is visibly changed.
-    lowest, highest = (-10, -4) if K.dtype == torch.float64 else (-6, -3)
-    ladder = [10.0**power for power in range(lowest, highest + 1)]
+    # Climb from above rounding error to where K is visibly changed.
+    powers = range(-10, -3) if K.dtype == torch.float64 else range(-6, -2)
+    ladder = [10.0**power for power in powers]
     scale = K.detach().diagonal(dim1=-2, dim2=-1).mean(-1)
-    jitter, failed = torch.zeros_like(scale), info != 0
+    jitter = torch.zeros_like(scale)
+    failed = info != 0
     for step in ladder:
         jitter = torch.where(failed, step * scale, jitter)
         shifted = K + torch.diag_embed(jitter.unsqueeze(-1).expand(K.shape[:-1]))

@@ -25,10 +25,10 @@ def standard_normal(num_samples: int, like: Values, generator: Generator) -> Flo
     shape = num_samples, *like.shape
     if like.dtype != torch.float64 or like.device.type != "cpu":
         return torch.randn(shape, generator=generator, dtype=like.dtype, device=like.device)
-    # Box–Muller, √(−2 log u)·(cos φ, sin φ), is twice as fast as torch for float64 on a CPU.
+    # Use Box–Muller, √(−2 log u)·(cos φ, sin φ): twice as fast as torch for float64 on a CPU.
     number = math.prod(shape)
     u, phi = torch.rand((2, (number + 1) // 2), generator=generator, dtype=torch.float64)
-    # 1 − u is exact, and never 0.
+    # Take the log of 1 − u, which is exact and never 0.
     radius = u.neg_().add_(1).log_().mul_(-2).sqrt_()
     phi.mul_(2 * math.pi)
     drawn = torch.cat([torch.cos(phi).mul_(radius), phi.sin_().mul_(radius)])
@@ -65,9 +65,11 @@ def sample_between(
 
     Bounds may be infinite. The draw is NaN where lower > upper.
     """
-    low, high = lower.detach().double(), upper.detach().double()
+    low = lower.detach().double()
+    high = upper.detach().double()
     mirrored = low + high > 0  # the left tail is where log Φ resolves small differences
-    a, b = torch.where(mirrored, -high, low), torch.where(mirrored, -low, high)
+    a = torch.where(mirrored, -high, low)
+    b = torch.where(mirrored, -low, high)
     share = uniform(1, a, generator).squeeze(0)
     # Φ(z) = Φ(b) − U (Φ(b) − Φ(a)), solved as log Φ(b) + log1p(U (Φ(a)/Φ(b) − 1)).
     top = log_ndtr(b)

@@ -34,35 +34,42 @@ from directgp.numerics.gumbel import (
 from directgp.numerics.special import log_ndtr
 
 _FEWEST = 128
-"""Examples of a block, if there are as many."""
+"""Smallest number of examples of a block, if there are enough."""
 
 _BLOCK_ENTRIES = 2**14
+"""Largest number of latents of a block of examples."""
+
 _DEVICE_ENTRIES = 2**18
-"""Most latents of a block of examples."""
+"""Largest number of latents of a block in a recorded step, on a GPU."""
 
 
 class _Factors(NamedTuple):
     """Distributions of the label's latent and of the others, and the weights of the nodes."""
 
     label: Distributions
+    """The label's latent."""
+
     others: Distributions
+    """The latents of the other classes."""
+
     weights: Float[Tensor, " l"]
+    """Weights of the nodes."""
 
 
 class _Range(NamedTuple):
     """Where the integrand of each example has its mass, in u."""
 
     start: Column
-    """Steps are equal right of it."""
+    """Steps are equal right of this u."""
 
     core: Column
     """Length of the part with equal steps."""
 
     tail: Column
-    """Length of the part before that, where the integrand falls as e^u."""
+    """Length of the part left of the start, where the integrand falls as e^u."""
 
     nats: Column
-    """The fall of its factors from 1 to where the integrand is negligible."""
+    """Fall of the factors, in nats, from 1 to where the integrand is negligible."""
 
 
 _MARGIN = 3.0
@@ -78,13 +85,17 @@ def _range(mean: Latents, variance: Latents, rare: Column, likely: Bool[Tensor, 
     nats = NATS + rare
     ends = torch.log(nats) + torch.sqrt(2 * nats * variance) - mean
     end = torch.where(likely, ends[0], ends.amin(0))
-    label, spread = mean[0], variance[0]
+    label = mean[0]
+    spread = variance[0]
     left, turn = _left((label - mean.amax(0)).abs(), spread)
     return _Range(-label - turn, end + label + turn, left - turn, nats)
 
 
 def _left(a: Tensor, variance: Tensor) -> tuple[Tensor, Tensor]:
-    """Return how far left of −μ a D that counts from −a on is negligible, and its tail begins."""
+    """Return the distances left of −μ at which D is negligible, and at which its tail begins.
+
+    D has to be followed from −a on.
+    """
     fallen = torch.where(a < variance, 0.5 * a * a / variance, a - 0.5 * variance)
     target = NATS + fallen
     near = target <= 0.5 * variance
@@ -107,7 +118,7 @@ def _rolled(y: Column, num_latent: int) -> Int[Tensor, "p n"]:
 
 
 def _alike(needed: Column, num_latent: int) -> Iterable[Int[Tensor, " _"]]:
-    """Return blocks of examples, by what they need; in a recorded step as they come."""
+    """Return blocks of examples with similar needs; in a recorded step, in the given order."""
     if fixed_sizes.get() is not None:
         every = torch.arange(len(needed), device=needed.device)
         return list(every.split(max(1, _DEVICE_ENTRIES // num_latent)))
@@ -127,23 +138,24 @@ def _blocks(
     mean: Latents, variance: Latents, ranges: _Range
 ) -> Iterator[tuple[Int[Tensor, " r"], _Factors]]:
     """Yield blocks of examples with integrands of about the same length: indices and factors."""
-    # Product of P factors that fall as e^{−v_k·x_k²/2} at frequencies x_k of the sum x.
+    # Combine P factors that fall as e^{−v_k·x_k²/2} at frequencies x_k of the sum x.
     share = 1 / (1 / variance.clamp(min=1e-300)).sum(0)
-    # In proportion to the number of nodes.
+    # Sort by a number in proportion to the number of nodes.
     needed = ranges.core * torch.rsqrt(share.clamp(min=1.0))
     for index in _alike(needed, len(mean)):
-        start, core, tail, nats = (each[index] for each in ranges)
-        some_mean, some_variance = mean[:, index] + start, variance[:, index]
+        start, core, tail, nats = (column[index] for column in ranges)
+        block_mean = mean[:, index] + start
+        block_variance = variance[:, index]
         ends = core.max(), tail.max(), 1 / share[index].min(), nats.max()
         longest, tail_length, inverse, fall = read_sizes("range", *ends)
         nodes = Nodes.over(longest, tail_length, 1 / inverse)
         parts = slice(0, 1), slice(1, None)
         if fixed_sizes.get() is not None:
-            every = Distributions(some_mean, some_variance, nodes, fall)
+            every = Distributions(block_mean, block_variance, nodes, fall)
             label, others = (every.part(part) for part in parts)
         else:
             label, others = (
-                Distributions(some_mean[part], some_variance[part], nodes, fall) for part in parts
+                Distributions(block_mean[part], block_variance[part], nodes, fall) for part in parts
             )
         yield index, _Factors(label, others, nodes.columns(mean)[1])
 
@@ -151,7 +163,8 @@ def _blocks(
 def log_expected_softmax(y: Column, mean: Latents, variance: Latents) -> Columns:
     """Return log E_q[softmax_y(f)] and its slopes, to 1e-9."""
     order = _rolled(y, len(mean))
-    mean, variance = mean.gather(0, order), variance.gather(0, order)
+    mean = mean.gather(0, order)
+    variance = variance.gather(0, order)
     beyond = _beyond(mean, variance)
     mean = torch.cat([mean[:1] + beyond, mean[1:]])
     gap = mean[1:] - mean[0]
@@ -176,7 +189,8 @@ def _beyond(mean: Latents, variance: Latents) -> Column:
 def expected_log_softmax(y: Column, mean: Latents, variance: Latents) -> Columns:
     """Return E_q[log softmax_y(f)] and its slopes, to 1e-9."""
     order = _rolled(y, len(mean))
-    mean, variance = mean.gather(0, order), variance.gather(0, order)
+    mean = mean.gather(0, order)
+    variance = variance.gather(0, order)
     gap = mean[1:] - mean[0]
     rare = torch.where((gap < 0).all(0), _against(gap, variance).amin(0), 0.0)
     ranges = _gibbs_range(mean, variance, rare)
@@ -200,19 +214,19 @@ def _integrated(
     if fixed_sizes.get() is not None:
         parts = []
         for index, block in _blocks(mean, variance, ranges):
-            found, *more = (integrate(block) for _, integrate in kinds)
+            values, *rest = (integrate(block) for _, integrate in kinds)
             likely = kinds[0][0][index]
-            for other in more:
-                pairs = zip(found, other, strict=True)
-                found = tuple(torch.where(likely, a, b) for a, b in pairs)
-            parts.append(found)
-        return tuple(torch.cat(each, -1) for each in zip(*parts, strict=True))
+            for alternative in rest:
+                pairs = zip(values, alternative, strict=True)
+                values = tuple(torch.where(likely, a, b) for a, b in pairs)
+            parts.append(values)
+        return tuple(torch.cat(column_parts, -1) for column_parts in zip(*parts, strict=True))
     for chosen, integrate in kinds:
         rows = chosen.nonzero()[:, 0]
         if not len(rows):
             continue
-        some = _Range(*(each[rows] for each in ranges))
-        for index, block in _blocks(mean[:, rows], variance[:, rows], some):
+        part_ranges = _Range(*(column_parts[rows] for column_parts in ranges))
+        for index, block in _blocks(mean[:, rows], variance[:, rows], part_ranges):
             for column, part in zip(columns, integrate(block), strict=True):
                 column[..., rows[index]] = part
     return columns
@@ -221,22 +235,23 @@ def _integrated(
 def _in_order(columns: Columns, order: Int[Tensor, "p n"]) -> Columns:
     """Return slopes in the order of the classes."""
     value, *slopes = columns
-    first, second = (torch.empty_like(each).scatter_(0, order, each) for each in slopes)
+    first, second = (torch.empty_like(slope).scatter_(0, order, slope) for slope in slopes)
     return value, first, second
 
 
 def _product(factors: _Factors) -> Columns:
     """Return log ∫ D_y Π F_k du and its slopes."""
-    density, below = factors.label.values("density"), factors.others.values("below")
+    density = factors.label.values("density")
+    below = factors.others.values("below")
     log_mass = torch.log(density[0] * factors.weights).add_(torch.log(below).sum(0))
     top = log_mass.amax(-1, keepdim=True)
     mass = log_mass.sub_(top).exp_()
     total = mass.sum(-1, keepdim=True)
     mass /= total
-    some = mass > 0
-    own = factors.label.slopes("density", torch.where(some, mass / density, 0.0))
-    rest = factors.others.slopes("below", torch.where(some, mass / below, 0.0))
-    return (top + torch.log(total))[:, 0], *map(torch.cat, zip(own, rest, strict=True))
+    positive = mass > 0
+    by_label = factors.label.slopes("density", torch.where(positive, mass / density, 0.0))
+    by_others = factors.others.slopes("below", torch.where(positive, mass / below, 0.0))
+    return (top + torch.log(total))[:, 0], *map(torch.cat, zip(by_label, by_others, strict=True))
 
 
 def _complement(factors: _Factors) -> Columns:
@@ -254,13 +269,14 @@ def _excess(factors: _Factors) -> Columns:
 
 def _beaten(factors: _Factors, part: Part) -> Columns:
     """Return ∫ G (1 − Π_{k≠y} F_k) du and its slopes, with G = D_y or F_y."""
-    own, above = factors.label.values(part), factors.others.values("above").clamp_(max=1.0)
+    label_values = factors.label.values(part)
+    above = factors.others.values("above").clamp_(max=1.0)
     logs = torch.log1p(-above)
     total = logs.sum(0)
     beaten = -torch.expm1(total)
-    weighted = factors.weights * own
+    weighted = factors.weights * label_values
     by_label = factors.label.slopes(part, (factors.weights * beaten)[None])
-    # Π_{j≠k} F_j.
+    # rest_k = Π_{j≠k} F_j.
     rest = torch.where(above < 1, (total - logs).exp_(), 0.0)
     by_others = factors.others.slopes("above", rest.mul_(weighted))
     value = (weighted[0] * beaten).sum(-1)
@@ -271,6 +287,7 @@ _MAX_STEP = 0.5
 """Step in deviations of f_y: the sum of a Gaussian errs by e^{−2π²/step²}."""
 
 _CHANCE_NODES = 8192
+"""Largest number of nodes in f_y."""
 
 
 def largest_probability(y: Column, mean: Latents, variance: Latents) -> Columns:
@@ -279,11 +296,12 @@ def largest_probability(y: Column, mean: Latents, variance: Latents) -> Columns:
     By equal steps in f_y, fine enough for q(f_y) and for the steepest Φ.
     """
     order = _rolled(y, len(mean))
-    mean, variance = mean.gather(0, order), variance.gather(0, order)
+    mean = mean.gather(0, order)
+    variance = variance.gather(0, order)
     deviation = variance.sqrt()
     check_finite_numbers([float(mean.sum()), float(deviation.sum())])
     reach = math.sqrt(2 * NATS)
-    # As fine as q(f_y) or the steepest factor needs: z in deviations of f_y.
+    # Make steps of z, in deviations of f_y, as fine as q(f_y) or the steepest factor needs.
     scale = (deviation[1:].amin(0) / deviation[0]).clamp(max=1.0)
     needed = 2 * reach / (_MAX_STEP * scale)
     columns = torch.empty_like(mean[0]), torch.empty_like(mean), torch.empty_like(mean)
@@ -298,8 +316,8 @@ def largest_probability(y: Column, mean: Latents, variance: Latents) -> Columns:
         z = reach * (
             2 * (torch.arange(number, dtype=mean.dtype, device=mean.device) + 0.5) / number - 1
         )
-        found = _chances(mean[:, index], deviation[:, index], z)
-        for column, part in zip(columns, found, strict=True):
+        values = _chances(mean[:, index], deviation[:, index], z)
+        for column, part in zip(columns, values, strict=True):
             column[..., index] = part
     return _in_order(columns, order)
 
@@ -313,17 +331,15 @@ def _chances(mean: Latents, deviation: Latents, z: Float[Tensor, " k"]) -> Colum
     logs = log_ndtr(x)
     total = logs.sum(0)
     product = weight * torch.exp(total)
-    # φ/Φ·Π Φ, by logs where Φ underflows.
+    # Compute φ/Φ·Π Φ by logs, since Φ may underflow.
     ratio = torch.exp(-0.5 * x * x - 0.5 * math.log(2 * math.pi) + total - logs) * weight
     pull = ratio / deviation[1:, :, None]
     first = -pull.sum(-1)
     # ∂Φ(x)/∂v = −x φ(x) / (2v).
     second = (-0.5 * ratio * x).sum(-1) / deviation[1:] ** 2
-    own = pull.sum((0, 2))
+    label_slope = pull.sum((0, 2))
     # ∂E/∂v_y = ½E[z g′]/s_y.
-    own_second = 0.5 * (pull.sum(0) * z).sum(-1) / deviation[0]
-    mean_slope, variance_slope = (
-        torch.cat([own[None], first]),
-        torch.cat([own_second[None], second]),
-    )
+    label_second = 0.5 * (pull.sum(0) * z).sum(-1) / deviation[0]
+    mean_slope = torch.cat([label_slope[None], first])
+    variance_slope = torch.cat([label_second[None], second])
     return product.sum(-1), mean_slope, variance_slope

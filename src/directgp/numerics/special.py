@@ -2,30 +2,27 @@
 
 import math
 from collections.abc import Callable
-from functools import lru_cache
 from typing import Any
 
-import numpy as np
 import torch
 from jaxtyping import Float
-from numpy.typing import NDArray
 from torch import Tensor
 from torch.autograd import Function, forward_ad
 from torch.nn import functional
 
-from directgp.errors import NumericalError
-from directgp.numerics.arrays import Array, exp_in_place, library_of, plus_product, tensor_of
-from directgp.numerics.fixed_sizes import constant, fixed_size, fixed_sizes, recording
-from directgp.shapes import Values
+from directgp.numerics.fixed_sizes import recording
 
 Elements = Float[Tensor, "*shape"]
+"""Arguments and results of elementwise functions."""
+
 Elementwise = Callable[[Tensor], Tensor]
+"""A function of each element."""
 
 # φ and Φ are the standard normal density and distribution function.
 
 
 _DEEP = -10.0
-"""Left of this x + λ(x) cancels, and a CPU uses a continued fraction."""
+"""Left of this x, x + λ(x) cancels, and a CPU uses a continued fraction."""
 
 _SMALL_EXCESS = 0.01
 """|x| below which e^x − 1 − x is a series."""
@@ -37,7 +34,7 @@ _SHIFTS = 7
 """Steps of the recurrence after which the series of ψ′ is right to the last digit."""
 
 _VERY_DEEP = -25.0
-"""Left of this five levels of that fraction suffice; right of it x + λ(x) does not cancel."""
+"""Left of this x five levels of the fraction suffice; right of it x + λ(x) does not cancel."""
 
 
 def log_ndtr(x: Elements) -> Elements:
@@ -145,7 +142,8 @@ def _near_slope(x: Tensor) -> tuple[Tensor, Tensor]:
 
 def _by_erfcx(x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Compute log Φ and its derivatives by functions accurate everywhere, in few operations."""
-    log_p, slope = torch.special.log_ndtr(x), _inverse_mills(x)
+    log_p = torch.special.log_ndtr(x)
+    slope = _inverse_mills(x)
     excess = _tail_fraction((-x).clamp_(min=-_VERY_DEEP), levels=5)
     excess = torch.where(x < _VERY_DEEP, excess, x + slope)
     return log_p, slope, excess.mul_(slope).neg_()
@@ -246,7 +244,8 @@ def _wright_omega(x: Tensor, refinements: int) -> Tensor:
     finfo = torch.finfo(x.dtype)
     lowest = math.log(finfo.eps)
     inner = x.clamp(lowest, finfo.max)
-    left, right = torch.exp(inner.clamp(max=1.0)), inner.clamp(min=1.0)
+    left = torch.exp(inner.clamp(max=1.0))
+    right = inner.clamp(min=1.0)
     omega = torch.where(inner < 1, left / (1 + left * 0.6), right - torch.log(right))
     for _ in range(refinements):
         residual = inner - omega - torch.log(omega)
@@ -262,10 +261,11 @@ def _wright_omega_slope(x: Tensor) -> Tensor:
     return omega / (1 + omega)
 
 
-# Below this e^f is so small that log s = f − e^f/2 to the last digit.
 _SMALL = -20.0
-# Above this s(f) = f to the last digit; torch's own default of 20 is off by 1e-10.
+"""Below this f, log s = f − e^f/2 to the last digit."""
+
 _LINEAR_FROM = 40.0
+"""Above this f, s(f) = f to the last digit; torch's default of 20 is off by 1e-10."""
 
 
 def softplus(f: Elements) -> Elements:
@@ -276,7 +276,8 @@ def softplus(f: Elements) -> Elements:
 def log_softplus(f: Elements) -> Elements:
     """Compute log log(1 + e^f), which tends to f for f → −∞; differentiable."""
     small = f < _SMALL
-    inner, series = torch.where(small, 0.0, f), torch.where(small, f, 0.0)
+    inner = torch.where(small, 0.0, f)
+    series = torch.where(small, f, 0.0)
     return torch.where(small, series - 0.5 * torch.exp(series), torch.log(softplus(inner)))
 
 
@@ -289,10 +290,10 @@ def sigmoids(z: Elements) -> tuple[Elements, Elements, Elements]:
 
 
 _LOWEST = -700.0
-"""e^f is a normal number above; below log s = f."""
+"""Above this f, e^f is a normal number; below it log s = f."""
 
 _SERIES_BELOW = 0.001
-"""e^f below which a difference loses digits."""
+"""Below this e^f a difference loses digits, and a series is used."""
 
 
 def softplus_derivatives(f: Elements) -> tuple[Elements, Elements, Elements, Elements, Elements]:
@@ -322,108 +323,6 @@ def _small_deficit(x: Elements) -> Elements:
     """Compute (x − log(1+x)) / ((1+x) log(1+x)) for 0 ≤ x < 0.001, to 1e-12, by series."""
     deficit = x * (1 / 2 - x * (1 / 3 - x * (1 / 4 - x / 5)))
     return deficit / ((1 + x) * (1 - deficit))
-
-
-# log a = ∫ (e^{−t} − e^{−ta}) dt/t (Frullani), and E[e^{−tx²}] is a formula. So the mean of
-# log(c + x²) is one smooth integral over log t, accurate for any arguments, which are scaled to sum
-# to 1. The integrand falls only as t on the left; log t = x − e^{−x}/√e shortens that tail.
-
-_NATS = 25.0
-"""Each x is summed until the integrand is e^−25, and more."""
-
-_STEP = 2 * math.pi * 1.3 / _NATS
-"""The integrand is analytic and bounded in x while |Im x| < 1.3."""
-
-_FIRST = -0.5 - math.log(_NATS + 1.5)
-_BLOCK = 40_000
-"""Elements of an array that stays in the cache of a CPU."""
-
-
-def expected_log_square(offset: Values, mean: Values, variance: Values) -> Values:
-    """Compute E[log(c + x²)] for x ~ N(mean, variance) and an offset c > 0, differentiable."""
-    size = (offset + mean**2 + variance).detach()
-    c, m, v = offset / size, mean**2 / size, variance / size
-    if size.numel() == 0:
-        return size
-    nodes, total = _log_nodes(c.detach(), m.detach(), v.detach())
-    t, weight, _ = nodes.reshape(3, -1, *([1] * size.dim()))
-    spread = 1 + 2 * t * v
-    decay = torch.exp(-t * (c + m / spread)) * torch.rsqrt(spread)
-    value: Values = torch.log(size) + total - (weight * decay).sum(0)
-    return value
-
-
-def expected_log_square_slopes(offset: Array, mean: Array, variance: Array) -> tuple[Array, ...]:
-    """Compute E[log(c + x²)] and its slopes in c, mean and variance; not differentiable.
-
-    With p = 1/(1 + 2tv) and D = √p·e^{−t(c + mp)} the slopes sum tD, tpD and (tp − 2mt²p²)D.
-    """
-    xp, square = library_of(mean), mean * mean
-    size = square + variance + offset
-    if not len(mean.reshape(-1)):
-        return size, size, size, size
-    c, m, v = ((each / size).reshape(-1) for each in (offset, square, variance))
-    nodes, constant_part = _log_nodes(c, m, v)
-    on_device = isinstance(mean, Tensor) and mean.is_cuda
-    rows = len(c) if on_device else max(256, _BLOCK // nodes.shape[1])
-    blocks = (slice(first, first + rows) for first in range(0, len(c), rows))
-    parts = [_decay_sums(nodes, c[block], m[block], v[block]) for block in blocks]
-    columns = parts[0] if len(parts) == 1 else xp.concatenate(parts, 1)
-    total, first, second, third = columns.reshape(4, *size.shape)
-    value = xp.log(size) - total + constant_part
-    by_variance = (second - 2 * m.reshape(size.shape) * third) / size
-    return value, first / size, 2 * mean * second / size, by_variance
-
-
-def _decay_sums(nodes: Array, c: Array, m: Array, v: Array) -> Array:
-    """Sum D, tD, tpD and t²p²D over the nodes."""
-    xp, t, sums = library_of(v), nodes[0][:, None], nodes[1:]
-    p = 1 / (2 * t * v + 1)
-    decay = plus_product(c, m, p)
-    decay *= -t
-    exp_in_place(decay)
-    decay *= xp.sqrt(p)
-    both = sums @ decay
-    p *= t
-    decay *= p
-    once = sums[:1] @ decay
-    decay *= p
-    return xp.concatenate([both, once, sums[:1] @ decay])
-
-
-def _log_nodes(c: Array, m: Array, v: Array) -> tuple[Array, float]:
-    """Return `_log_rule` for arguments that sum to 1.
-
-    t(c + m/(1 + 2tv)) exceeds the nats from t = nats/(c + m − 2·nats·v) on; more nats are taken for
-    the slope in c, most of which may come from x near 0 however unlikely that is.
-    """
-    slowest = ((m - 120.0 * v).clip(min=0.0) + c).min()
-    highest = None
-    if fixed_sizes.get() is not None:
-        highest = fixed_size("largest log t", math.log(_NATS) - torch.log(tensor_of(slowest)))
-    if highest is None:
-        highest = math.log(_NATS / float(slowest)) if slowest > 0 else math.inf
-    if not math.isfinite(highest):
-        raise NumericalError(
-            "The mean of log(c + x²) is NaN or infinite, or underflows. Check the scale of the "
-            "noise, mean and variance."
-        )
-    rule, total = _log_rule(math.ceil((highest - _FIRST) / _STEP) + 1)
-    if isinstance(v, Tensor):
-        return constant(("log t", rule.shape), lambda: torch.from_numpy(rule).to(v)), total
-    return rule, total
-
-
-@lru_cache(maxsize=64)
-def _log_rule(number: int) -> tuple[NDArray[np.float64], float]:
-    """Return t, w and wt at equal steps of x with the weights w of dt/t, and the sum of w·e^−t.
-
-    The array must not be written to.
-    """
-    x = _FIRST + _STEP * np.arange(number)
-    bend = np.exp(-0.5 - x)
-    t, weight = np.exp(x - bend), _STEP * (1 + bend)
-    return np.stack([t, weight, weight * t]), float(weight @ np.exp(-t))
 
 
 # Functions with hand-written derivatives.
@@ -463,8 +362,8 @@ class _KnownSlope(Function):
     def vmap(
         info: Any, in_dims: tuple[int | None, ...], x: Tensor, *functions: Elementwise
     ) -> tuple[Tensor, int | None]:
-        # Some operations (torch.special.log_ndtr) have no batching rule; an elementwise function
-        # needs none.
+        # Apply the function to the whole batch: it is elementwise, and some operations
+        # (torch.special.log_ndtr) have no batching rule.
         return with_slope(x, *functions), in_dims[0]
 
     @staticmethod

@@ -33,17 +33,19 @@ def frozen_names(module: nn.Module, who: str) -> list[str]:
 
 def fill(module: nn.Module, tensors: Mapping[str, Tensor], frozen: Iterable[str], who: str) -> None:
     """Replace the tensors of a module by copies of these; raise if names or shapes differ."""
-    own = module.state_dict()
-    if own.keys() != tensors.keys():
-        missing, extra = sorted(own.keys() - tensors.keys()), sorted(tensors.keys() - own.keys())
+    current = module.state_dict()
+    if current.keys() != tensors.keys():
+        missing = sorted(current.keys() - tensors.keys())
+        extra = sorted(tensors.keys() - current.keys())
         raise ModelFileError(
             f"the {who} lacks tensors or has too many (missing {missing[:3]}, extra {extra[:3]})"
         )
     for name, tensor in tensors.items():
-        label, shape = f"{name} of the {who}", own[name].shape
+        label = f"{name} of the {who}"
+        shape = current[name].shape
         if tensor.shape != shape:
             raise ModelFileError(f"{label} has shape {list(tensor.shape)} for {list(shape)}")
-        if tensor.is_floating_point() != own[name].is_floating_point():
+        if tensor.is_floating_point() != current[name].is_floating_point():
             raise ModelFileError(f"{label} cannot be of {tensor.dtype}")
         # Bounds may be infinite; `constrain` has checked them.
         if not name.endswith(_BOUNDS):
@@ -71,9 +73,12 @@ def require_finite(name: str, tensor: Tensor) -> None:
 
 
 _CLASSES: dict[str, type[Any]] = {
-    each.__name__: each for each in (Positive, GreaterThan, LessThan, Interval)
+    constraint.__name__: constraint for constraint in (Positive, GreaterThan, LessThan, Interval)
 }
+"""Maps the name of a constraint to its class."""
+
 _SUFFIX = "_constraint"
+"""End of the name of a parameter's constraint."""
 
 
 def constraint_names(module: gpytorch.Module) -> dict[str, ConstraintName]:
@@ -100,7 +105,8 @@ def constrain(
 
 
 def _kind(constraint: Interval, owner: str) -> ConstraintName:
-    kind, transform = type(constraint).__name__, constraint._transform
+    kind = type(constraint).__name__
+    transform = constraint._transform
     if type(constraint) is Interval:
         default = transform is torch.sigmoid
     else:
@@ -115,7 +121,8 @@ def _kind(constraint: Interval, owner: str) -> ConstraintName:
 
 
 def _built(kind: ConstraintName, lower: Tensor, upper: Tensor) -> Interval:
-    below, above = bool((lower == -math.inf).all()), bool((upper == math.inf).all())
+    below = bool((lower == -math.inf).all())
+    above = bool((upper == math.inf).all())
     finite = bool(torch.isfinite(lower).all()), bool(torch.isfinite(upper).all())
     if kind == "Positive" and above and bool((lower == 0).all()):
         return Positive()
@@ -128,7 +135,8 @@ def _built(kind: ConstraintName, lower: Tensor, upper: Tensor) -> Interval:
     raise ModelFileError(f"the bounds of a constraint are not those of {kind}")
 
 
-MEANS: dict[str, type[Any]] = {each.__name__: each for each in (ConstantMean, LinearMean, ZeroMean)}
+MEANS: dict[str, type[Any]] = {mean.__name__: mean for mean in (ConstantMean, LinearMean, ZeroMean)}
+"""Maps the name of a mean to its class."""
 
 
 def mean_spec(mean: Mean) -> MeanSpec:
@@ -147,7 +155,7 @@ def build_mean(spec: MeanSpec, tensors: Mapping[str, Tensor], num_features: int)
     make = MEANS.get(spec.kind)
     if make is None:
         raise ModelFileError(f"no mean {spec.kind!r} is known")
-    # The meta device allocates nothing, and draws nothing from torch's global generator.
+    # Build on the meta device: it allocates nothing, and draws nothing from the global generator.
     with torch.device("meta"):
         linear = {"input_size": num_features, "bias": "bias" in tensors}
         mean = make(**(linear if make is LinearMean else {}))
@@ -162,9 +170,13 @@ class _Row(NamedTuple):
     """The constructor of a kernel class."""
 
     make: type[Any]
+    """The class."""
+
     options: tuple[str, ...] = ("ard_num_dims",)
+    """Constructor arguments that a file holds."""
+
     parts: str = ""
-    """The attribute with the kernels inside it: "base_kernel", or the list "kernels"."""
+    """The attribute with the inner kernels: "base_kernel", or the list "kernels"."""
 
 
 KERNELS: dict[str, _Row] = {
@@ -213,13 +225,14 @@ def kernel_spec(kernel: Kernel) -> KernelSpec:
 
 
 def build_kernel(spec: KernelSpec, tensors: Mapping[str, Tensor], num_features: int) -> Kernel:
-    """Return the kernel of a spec, without its state; it is not larger than the tensors."""
+    """Return the kernel of a spec, without its state; its parameters fit the tensors."""
     row = KERNELS.get(spec.kind)
     if row is None or not spec.options.keys() <= set(row.options):
         raise ModelFileError(f"no kernel {spec.kind!r} with {sorted(spec.options)[:5]} is known")
-    own = {name: tensor for name, tensor in tensors.items() if "." not in name}
-    _check_sizes(spec, own, num_features)
-    number, several = len(spec.parts), row.parts == "kernels"
+    tensors_of_kernel = {name: tensor for name, tensor in tensors.items() if "." not in name}
+    _check_sizes(spec, tensors_of_kernel, num_features)
+    number = len(spec.parts)
+    several = row.parts == "kernels"
     if number == 0 if several else number != bool(row.parts):
         raise ModelFileError(f"a {spec.kind} cannot be made of {number} kernels")
     parts = [
@@ -229,8 +242,9 @@ def build_kernel(spec: KernelSpec, tensors: Mapping[str, Tensor], num_features: 
         for i, part in enumerate(spec.parts)
     ]
     arguments: dict[str, Any] = dict(spec.options)
-    if not several and "active_dims" in own:
-        dims = arguments["active_dims"] = own["active_dims"]
+    if not several and "active_dims" in tensors_of_kernel:
+        dims = tensors_of_kernel["active_dims"]
+        arguments["active_dims"] = dims
         indices = dims.dtype == torch.int64 and dims.ndim == 1 and dims.numel() > 0
         if not indices or bool(((dims < 0) | (dims >= num_features)).any()):
             raise ModelFileError(f"active_dims of a kernel do not index {num_features} features")
@@ -241,7 +255,7 @@ def build_kernel(spec: KernelSpec, tensors: Mapping[str, Tensor], num_features: 
     return kernel
 
 
-def _check_sizes(spec: KernelSpec, own: Mapping[str, Tensor], num_features: int) -> None:
+def _check_sizes(spec: KernelSpec, tensors: Mapping[str, Tensor], num_features: int) -> None:
     """Raise `ModelFileError` if a size exceeds the kernel's tensors and the inputs."""
     size = 1
     for name in {"ard_num_dims", "num_mixtures"} & spec.options.keys():
@@ -249,6 +263,6 @@ def _check_sizes(spec: KernelSpec, own: Mapping[str, Tensor], num_features: int)
         if not isinstance(option, int) or option < 1:
             raise ModelFileError(f"{name} of a {spec.kind} is {option}, and has to be at least 1")
         size *= option
-    largest = max([num_features, *(tensor.numel() for tensor in own.values())])
+    largest = max([num_features, *(tensor.numel() for tensor in tensors.values())])
     if size > largest:
         raise ModelFileError(f"a {spec.kind} claims parameters larger than its tensors")

@@ -64,6 +64,8 @@ _LABEL_TYPES: dict[str, type[Any]] = {
 """Python types of labels by the kind of their dtype."""
 
 _ARRAY_DTYPES = ("bool", "uint8", "int32", "int64", "float32", "float64")
+"""Types of array parameters that a file can hold."""
+
 _VALUES = "values"
 """Name of the tensor of a parameter that is an array."""
 
@@ -78,18 +80,30 @@ class ModelState:
     """A fitted estimator in parts."""
 
     estimator: str
+    """Name of the class."""
+
     params: dict[str, Any]
-    """The name of its class and its constructor parameters: None, bools, numbers, strings, lists
-    and tuples of these, arrays, gpytorch kernels, likelihoods, rules and point losses."""
+    """Constructor parameters: None, bools, numbers, strings, lists and tuples of these, arrays,
+    gpytorch kernels, likelihoods, rules and point losses."""
 
     posterior: SparsePosterior
+    """The trained posterior."""
+
     likelihood: Likelihood
+    """The trained likelihood."""
+
     arrays: dict[str, NDArray[np.float64]] = field(default_factory=dict)
+    """Further finite arrays, such as scalings."""
+
     classes: NDArray[Any] | None = None
-    """Further finite arrays, such as scalings, and the labels of a classifier, in order."""
+    """Labels of a classifier, in order."""
 
     feature_names: list[str] | None = None
+    """Names of the features, if the training data had any."""
+
     stages: tuple[StageResult, ...] = ()
+    """Results of the training stages."""
+
     record: dict[str, Any] = field(default_factory=dict)
     """Further values that JSON can hold; NaN and infinities are allowed."""
 
@@ -111,7 +125,7 @@ def save_model(path: str | os.PathLike[str], state: ModelState) -> None:
     """
     try:
         contents = _encode(state)
-        # A model that could not be loaded again is not written.
+        # Decode once: a model that could not be loaded again is not written.
         _decode(contents)
     except (UnsupportedError, InvalidInputError):
         raise
@@ -129,15 +143,16 @@ def load_model(path: str | os.PathLike[str], device: torch.device) -> ModelState
     """
     name = os.fspath(path)
     contents = read_file(MODEL, path)
-    found, written_by = contents.manifest.get("format"), contents.manifest.get("versions")
-    if type(found) is int and not FORMAT <= found <= FORMAT_WITH_TABLE:
+    file_format = contents.manifest.get("format")
+    written_by = contents.manifest.get("versions")
+    if type(file_format) is int and not FORMAT <= file_format <= FORMAT_WITH_TABLE:
         writer = written_by.get("directgp") if isinstance(written_by, dict) else None
-        known = isinstance(writer, str) and 0 < len(writer) < 50
-        named = f"directgp {writer}" if known else "the version that wrote it"
+        valid = isinstance(writer, str) and 0 < len(writer) < 50
+        named = f"directgp {writer}" if valid else "the version that wrote it"
         raise ModelFileError(
-            f"{name} is a model of format {found!r:.20}, and this version of directgp reads formats"
-            f" {FORMAT} to {FORMAT_WITH_TABLE}. Load it with {named}, or fit and save the model"
-            " again."
+            f"{name} is a model of format {file_format!r:.20}, and this version of directgp reads"
+            f" formats {FORMAT} to {FORMAT_WITH_TABLE}. Load it with {named}, or fit and save the"
+            " model again."
         )
     try:
         state = _decode(contents)
@@ -150,15 +165,15 @@ def load_model(path: str | os.PathLike[str], device: torch.device) -> ModelState
         ) from None
     except Exception as error:  # a hostile file may provoke any exception
         MODEL.damaged(name, cause_of(error), error)
-    for each in (state, *state.others):
-        each.posterior.to(device)
-        each.likelihood.to(device)
+    for model in (state, *state.others):
+        model.posterior.to(device)
+        model.likelihood.to(device)
     return state
 
 
 def _encode(state: ModelState) -> Contents:
     """Return the tensors and the manifest of a model."""
-    others = [_encode(other) for other in state.others]
+    others = [_encode(output) for output in state.others]
     parts = {
         "format": FORMAT_OF_SEVERAL if others else FORMAT,
         "versions": versions(),
@@ -173,7 +188,7 @@ def _encode(state: ModelState) -> Contents:
     }
     manifest = schema.Manifest.model_validate(parts).model_dump(exclude={"others", "table"})
     if others:
-        manifest["others"] = [each.manifest for each in others]
+        manifest["others"] = [contents.manifest for contents in others]
     if state.table is not None:
         manifest |= {"format": FORMAT_WITH_TABLE, "table": as_json(state.table, "table")}
     return Contents(_tensors(state), manifest)
@@ -182,7 +197,7 @@ def _encode(state: ModelState) -> Contents:
 def _decode(contents: Contents) -> ModelState:
     """Return the model of tensors and a manifest; raise if they are inconsistent."""
     manifest = schema.Manifest.model_validate(contents.manifest)
-    if any(other.others for other in manifest.others):
+    if any(output.others for output in manifest.others):
         raise ModelFileError("an output has outputs of its own")
     return _decoded(manifest, contents.tensors)
 
@@ -192,7 +207,10 @@ def _decoded(manifest: schema.Manifest, tensors: dict[str, Tensor]) -> ModelStat
     for name, tensor in under("others.", tensors).items():
         output, _, rest = name.partition(".")
         parts.setdefault(output, {})[rest] = tensor
-    others = [_decoded(other, parts.get(str(k), {})) for k, other in enumerate(manifest.others)]
+    others = [
+        _decoded(output_spec, parts.get(str(k), {}))
+        for k, output_spec in enumerate(manifest.others)
+    ]
     posterior = _load_posterior(manifest.posterior, under("posterior.", tensors))
     num_features = posterior.Z.shape[-1]
     state = ModelState(
@@ -203,7 +221,7 @@ def _decoded(manifest: schema.Manifest, tensors: dict[str, Tensor]) -> ModelStat
         },
         posterior=posterior,
         likelihood=_load_likelihood(manifest.likelihood, under("likelihood.", tensors)),
-        # A safetensors file does not keep the order.
+        # Sort the names: a safetensors file does not keep the order.
         arrays={name: _array(name, at) for name, at in sorted(under("arrays.", tensors).items())},
         classes=None if manifest.classes is None else _load_classes(manifest.classes),
         feature_names=manifest.feature_names,
@@ -230,7 +248,7 @@ def _tensors(state: ModelState) -> dict[str, Tensor]:
             parts[f"params.{name}"] = value.state_dict()
         elif isinstance(value, np.ndarray):
             parts[f"params.{name}"] = {_VALUES: torch.tensor(value)}
-    parts |= {f"others.{k}": _tensors(other) for k, other in enumerate(state.others)}
+    parts |= {f"others.{k}": _tensors(output) for k, output in enumerate(state.others)}
     return {
         f"{part}.{name}": tensor
         for part, tensors in parts.items()
@@ -371,7 +389,8 @@ def _load_choice(spec: ChoiceSpec, registry: Registry[Any]) -> Any:
 
 
 def _classes_spec(classes: NDArray[Any]) -> ClassesSpec:
-    labels, dtype = classes.tolist(), classes.dtype
+    labels = classes.tolist()
+    dtype = classes.dtype
     if not _of_kind(labels, dtype.kind):
         raise UnsupportedError(
             f"Classes of dtype {dtype} cannot be saved. Those that can are bools, integers, floats"
@@ -443,15 +462,20 @@ def _posterior_spec(posterior: SparsePosterior) -> schema.PosteriorSpec:
 
 
 def _load_posterior(spec: schema.PosteriorSpec, tensors: dict[str, Tensor]) -> SparsePosterior:
-    """Return the posterior with its state; it allocates no tensor larger than those given."""
-    Z, number = _inducing_inputs(tensors, spec.num_latent), spec.num_latent
-    d, shared = Z.shape[-1], Z.ndim == 2
-    in_kernel, in_mean = under("prior.kernel.", tensors), under("prior.mean_function.", tensors)
+    """Return the posterior with its state; allocate no tensor larger than the given ones."""
+    Z = _inducing_inputs(tensors, spec.num_latent)
+    number = spec.num_latent
+    d = Z.shape[-1]
+    shared = Z.ndim == 2
+    in_kernel = under("prior.kernel.", tensors)
+    in_mean = under("prior.mean_function.", tensors)
     if number > 1:
-        # Those of the first latent: each has a mean of its own, and may have a kernel.
-        in_mean = {name: each[0] if each.ndim else each for name, each in in_mean.items()}
+        # Take the tensors of the first latent: every latent has a mean, and may have a kernel.
+        in_mean = {name: tensor[0] if tensor.ndim else tensor for name, tensor in in_mean.items()}
     if not shared:
-        in_kernel = {name: each[0] if each.ndim else each for name, each in in_kernel.items()}
+        in_kernel = {
+            name: tensor[0] if tensor.ndim else tensor for name, tensor in in_kernel.items()
+        }
     prior = Prior(
         build_kernel(spec.kernel, in_kernel, d), build_mean(spec.mean, in_mean, d), dtype=Z.dtype
     )
@@ -459,12 +483,12 @@ def _load_posterior(spec: schema.PosteriorSpec, tensors: dict[str, Tensor]) -> S
     if number > 1:
         posterior = posterior.with_latents(number, shared=shared)
     fill(posterior, tensors, spec.frozen, "posterior")
-    # The prior must give finite moments of the right shapes at inputs of this width.
+    # Check that the prior gives finite moments of the right shapes at inputs of this width.
     prior = posterior.prior if number == 1 else posterior.prior.latent(0)
-    some = posterior.Z.detach().reshape(-1, d)[:2]
+    inputs = posterior.Z.detach().reshape(-1, d)[:2]
     with torch.no_grad():
-        values = (prior.covariance(some, some), prior.variance(some), prior.mean(some))
-    k = len(some)
+        values = (prior.covariance(inputs, inputs), prior.variance(inputs), prior.mean(inputs))
+    k = len(inputs)
     if [tuple(value.shape) for value in values] != [(k, k), (k,), (k,)]:
         raise ModelFileError("the prior gives no single covariance for a pair of inputs")
     if not all(bool(torch.isfinite(value).all()) for value in values):

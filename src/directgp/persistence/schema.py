@@ -15,13 +15,19 @@ from pydantic import (
 from directgp.training.result import Name, StageSpec, Strict, Text
 
 FORMAT = 1
+"""Format of a model of one output."""
+
 FORMAT_OF_SEVERAL = 2
+"""Format of a model of several outputs, which the first versions do not read."""
+
 FORMAT_WITH_TABLE = 3
-"""Those of files with several outputs, and with a table, which earlier versions do not know."""
+"""Format with a description of a table, which earlier versions do not read."""
 
 MAX_OUTPUTS = 1000
+"""Largest number of outputs."""
+
 MAX_DEPTH = 8
-"""Nested kernels; gpytorch needs time exponential in it to find a batch shape."""
+"""Largest depth of nested kernels: gpytorch's time for a batch shape is exponential in it."""
 
 MAX_PARTS = 64
 """Kernels of one sum or product."""
@@ -45,9 +51,12 @@ class KernelSpec(Strict):
 
     @model_validator(mode="after")
     def _small(self) -> "KernelSpec":
-        depth, level, total = 0, [self], 0
+        depth = 0
+        level = [self]
+        total = 0
         while level:
-            depth, total = depth + 1, total + len(level)
+            depth = depth + 1
+            total = total + len(level)
             level = [part for kernel in level for part in kernel.parts]
         if depth > MAX_DEPTH or total > MAX_KERNELS:
             raise ValueError(f"more than {MAX_DEPTH} nested kernels, or {MAX_KERNELS} in total")
@@ -69,18 +78,30 @@ class PosteriorSpec(Strict):
     """A sparse posterior and its prior."""
 
     kernel: KernelSpec
+    """The kernel."""
+
     mean: MeanSpec
+    """The prior mean."""
+
     nugget: Annotated[FiniteFloat, Field(ge=0)]
+    """Relative variance of the noise of u."""
+
     frozen: list[Name]
+    """Parameters that are not trained."""
+
     num_latent: Annotated[int, Field(ge=1, le=MAX_LATENTS)] = 1
-    """Files of earlier versions have one latent function."""
+    """Number of latent functions; 1 in files of earlier versions."""
 
 
 class LikelihoodSpec(Strict):
     """A likelihood, without row values."""
 
     kind: Name
+    """Name of the class."""
+
     frozen: list[Name]
+    """Parameters that are not trained."""
+
     settings: dict[Name, FiniteFloat] = Field(default_factory=dict)
     """Constructor arguments that are not trained; files of earlier versions have none."""
 
@@ -175,7 +196,7 @@ class Manifest(Strict):
     feature_names: list[Text] | None
     stages: list[StageSpec]
     record: dict[str, JsonValue]
+    # A description of the table that the model was trained on, for the command line.
     table: dict[str, JsonValue] | None = None
-    """A description of the table that the model was trained on, for the command line."""
-
+    # The models of further outputs.
     others: list["Manifest"] = Field(default_factory=list, max_length=MAX_OUTPUTS)

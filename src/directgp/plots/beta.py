@@ -105,7 +105,8 @@ class BetaAxis:
 
     def _ticks(self, limit: int) -> list[float]:
         """Return decades, or finer ticks if there are fewer than three decades."""
-        first, last = math.floor(math.log10(self.low)), math.ceil(math.log10(self.high))
+        first = math.floor(math.log10(self.low))
+        last = math.ceil(math.log10(self.high))
         for steps in ((1,), (1, 2, 5)):
             every = [step * 10.0**k for k in range(first, last + 1) for step in steps]
             ticks = [t for t in every if self.low * 0.999 <= t <= self.high * 1.001]
@@ -130,7 +131,8 @@ def plot_beta_path(path: BetaPath, ax: "Axes | None" = None) -> "Axes":
     the choice is made: if a band reaches the dotted line, the candidate is not significantly
     different from the best. Losses far above the others are arrows at the upper edge.
     """
-    points, chosen = path.points, path.points[path.chosen]
+    points = path.points
+    chosen = path.points[path.chosen]
     ax = canvas(ax)
     axis = BetaAxis.of([point.beta for point in points])
     axis.draw(ax)
@@ -143,9 +145,9 @@ def plot_beta_path(path: BetaPath, ax: "Axes | None" = None) -> "Axes":
     below = min(_FOOT / lines_of_text(ax), 0.4)
     ax.set_ylim(best - (top - best) * below / (1 - below), top + 0.1 * (top - best))
     for kind in _KINDS:
-        own = [point for point in points if point.hyperparameters == kind]
-        if own:
-            _draw_kind(ax, axis, sorted(own, key=lambda point: point.beta), kind, best, top)
+        candidates = [point for point in points if point.hyperparameters == kind]
+        if candidates:
+            _draw_kind(ax, axis, sorted(candidates, key=lambda point: point.beta), kind, best, top)
     ax.axhline(best, color=GREY, linewidth=1.0, linestyle=":")
     # Empty: adds the meaning of the bands to the legend.
     ax.fill_between([], [], color=GREY, alpha=0.3, lw=0, label="± s.e. against best")
@@ -167,8 +169,8 @@ def _loss_range(points: Sequence[PathPoint], chosen: PathPoint) -> tuple[float, 
     best = float(finite.min())
     gaps = finite - best
     usual = min(_ABOVE * float(np.median(gaps)), float(gaps.max()))
-    kept = [chosen, *(point for point in points if point.hyperparameters == "elbo")]
-    inside = (point.validation_loss - best for point in kept)
+    shown = [chosen, *(point for point in points if point.hyperparameters == "elbo")]
+    inside = (point.validation_loss - best for point in shown)
     span = 1.1 * max([usual, *(gap for gap in inside if math.isfinite(gap))])
     if not span:
         error = chosen.validation_error
@@ -213,7 +215,8 @@ def _mark_chosen(ax: "Axes", axis: BetaAxis, point: PathPoint) -> None:
     elbo = point.hyperparameters == "elbo"
     kind = "ELBO" if elbo else f"{point.hyperparameters}, β = {number(point.beta)}"
     text = f"chosen: {kind}\n{with_error(point.validation_loss, point.validation_error)}"
-    x, y = axis.place(point.beta), point.validation_loss
+    x = axis.place(point.beta)
+    y = point.validation_loss
     ax.plot([x], [y], "o", markersize=12, mfc="none", mec=INK, mew=1.5)
     half = min(0.5 * max(map(len, text.splitlines())) / letters_of_text(ax), 0.45)
     across = axis.across(point.beta)

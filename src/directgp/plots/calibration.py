@@ -15,8 +15,11 @@ if TYPE_CHECKING:
 _PER_BIN = 40
 """Values per bin when their number decides the number of bins."""
 
-_TALLEST, _FLOOR = 0.14, -0.18
-"""Height of the tallest bar of counts, and the foot of the bars, in units of probability."""
+_TALLEST = 0.14
+"""Height of the tallest bar of counts, in units of probability."""
+
+_FLOOR = -0.18
+"""Foot of the bars of counts, in units of probability."""
 
 _Z = 1.959964
 """Quantile of the normal distribution at 0.975."""
@@ -67,7 +70,8 @@ def plot_pit(pit: Array, ax: "Axes | None" = None, bins: int | None = None) -> "
     n = len(pit)
     bins = pit_bins(n) if bins is None else bins
     ax = canvas(ax)
-    heights, band = pit_bars(pit, pit, bins), pit_band(n, bins)
+    heights = pit_bars(pit, pit, bins)
+    band = pit_band(n, bins)
     test = p_value(float(stats.kstest(pit, "uniform").pvalue))
     draw_pit(ax, heights, band, BLUE, f"n = {n}, KS {test}")
     ax.set(xlabel="probability integral transform", ylabel="density")
@@ -84,16 +88,16 @@ def wilson(share: Array, count: Array) -> tuple[Array, Array]:
     return centre - half, centre + half
 
 
-def draw_reliability(ax: "Axes", found: Reliability, color: str, bins: int = BINS) -> None:
+def draw_reliability(ax: "Axes", bins_of_labels: Reliability, color: str, bins: int = BINS) -> None:
     """Draw observed shares with intervals against predictions, and counts as bars below 0."""
-    low, high = wilson(found.observed, found.count)
-    errors = np.clip([found.observed - low, high - found.observed], 0, None)
-    heights = _TALLEST * found.count / found.count.max()
+    low, high = wilson(bins_of_labels.observed, bins_of_labels.count)
+    errors = np.clip([bins_of_labels.observed - low, high - bins_of_labels.observed], 0, None)
+    heights = _TALLEST * bins_of_labels.count / bins_of_labels.count.max()
     bars: Any = {"bottom": _FLOOR, "color": GREY, "alpha": 0.45, "linewidth": 0}
-    ax.bar(found.predicted, heights, 0.6 / bins, **bars)
+    ax.bar(bins_of_labels.predicted, heights, 0.6 / bins, **bars)
     ax.plot([0, 1], [0, 1], color=INK, linewidth=1.0, linestyle="--")
     points: Any = {"color": color, "markersize": 4.5, "elinewidth": 1.1, "clip_on": False}
-    ax.errorbar(found.predicted, found.observed, yerr=errors, fmt="o", **points)
+    ax.errorbar(bins_of_labels.predicted, bins_of_labels.observed, yerr=errors, fmt="o", **points)
     ax.set(xlim=(-0.04, 1.04), ylim=(-0.2, 1.04))
 
 
@@ -106,11 +110,13 @@ def plot_reliability(
     95 % interval. ECE is the mean distance of the points from the diagonal, weighted by counts.
     """
     ax = canvas(ax, SQUARE)
-    found = reliability(y, probability, bins)
-    draw_reliability(ax, found, BLUE, bins)
+    bins_of_labels = reliability(y, probability, bins)
+    draw_reliability(ax, bins_of_labels, BLUE, bins)
     ticks = np.linspace(0, 1, 6)
     ax.set(xticks=ticks, yticks=ticks)
     ax.set(xlabel="predicted probability", ylabel="observed share, 95 % interval")
     brier = float(np.mean((probability - y) ** 2))
-    head_row(ax, f"n = {len(y)}   ECE {found.expected_error:.3f}   Brier score {brier:.3f}")
+    head_row(
+        ax, f"n = {len(y)}   ECE {bins_of_labels.expected_error:.3f}   Brier score {brier:.3f}"
+    )
     return ax

@@ -13,28 +13,34 @@ from directgp.plots.style import Array, Mark, clear_range, widened
 from directgp.text import fixed, number
 
 _MANY = 12
-"""Points of a line from which on errors are a band, and only some points have a marker."""
+"""A line with this many points shows errors as a band, and few markers."""
 
 _MARKERS = 6
-"""Markers of such a line."""
+"""Markers of a line with many points."""
 
-_LABEL, _TICK = 0.5, 0.3
-"""Minimum distance of two labels of sizes, and of two ticks of a histogram, in inches."""
+_LABEL = 0.5
+"""Minimum distance of two labels of sizes, in inches."""
+
+_TICK = 0.3
+"""Minimum distance of two ticks of a histogram, in inches."""
 
 _DECADES = 50.0
-"""Ratio of the ends of a range from which on powers of ten are enough ticks."""
+"""If the ends of a range have at least this ratio, powers of ten are enough ticks."""
 
 _STEPS = (1.0, 1.5, 2.0, 3.0, 5.0, 7.0)
 """Ticks within a decade."""
 
 _MIN_TICKS = 3
+"""Smallest number of ticks of a logarithmic axis."""
 
 _BINS = 36
+"""Bins of a histogram."""
+
 _TAIL = 0.005
 """Share of the values at either end that is counted in the outermost bins."""
 
 _RATIO = 20.0
-"""Ratio of the ends of a range from which on a histogram has a logarithmic axis.
+"""If the ends of a range have at least this ratio, a histogram has a logarithmic axis.
 
 With negative values, the width of the range: the axis is then linear around 0 only.
 """
@@ -54,29 +60,30 @@ class Line:
     @classmethod
     def of(cls, label: str, mark: Mark, pairs: Iterable[tuple[float, float]]) -> "Line":
         """Return the line of the means of all values with the same x."""
-        found: dict[float, list[float]] = {}
+        by_place: dict[float, list[float]] = {}
         for x, value in pairs:
-            found.setdefault(x, []).append(value)
-        places = sorted(found)
+            by_place.setdefault(x, []).append(value)
+        places = sorted(by_place)
         with np.errstate(invalid="ignore", over="ignore"):
-            mean = [float(np.mean(found[x])) for x in places]
+            mean = [float(np.mean(by_place[x])) for x in places]
             error = [
-                float(np.std(found[x], ddof=1)) / math.sqrt(len(found[x]))
-                if len(found[x]) > 1
+                float(np.std(by_place[x], ddof=1)) / math.sqrt(len(by_place[x]))
+                if len(by_place[x]) > 1
                 else math.nan
                 for x in places
             ]
         return cls(label, mark, np.array(places, dtype=np.float64), np.array(mean), np.array(error))
 
     def at(self, x: float) -> float:
-        """Return the mean at x; NaN if there is none."""
+        """Return the mean at x; NaN if x has no value."""
         return float(self.mean[self.x == x][0]) if x in self.x else math.nan
 
 
 def draw_lines(ax: Axes, lines: Sequence[Line]) -> None:
     """Draw lines with standard errors, dashed lines above solid ones."""
     for place, line in enumerate(lines):
-        color, x = line.mark.color, line.x
+        color = line.mark.color
+        x = line.x
         mean = np.where(np.isfinite(line.mean), line.mean, np.nan)
         error = np.where(np.isfinite(line.error), line.error, 0.0)
         depth = 3 + (line.mark.line != "-") - 0.01 * place
@@ -86,7 +93,7 @@ def draw_lines(ax: Axes, lines: Sequence[Line]) -> None:
             ax.fill_between(x, mean - error, mean + error, color=color, alpha=0.12, linewidth=0)
         else:
             ax.vlines(x, mean - error, mean + error, color=color, linewidth=1.1, zorder=depth)
-        # The markers of each line start at another point, so that those of equal lines are seen.
+        # Start the markers of each line at another point, so that equal lines can be seen.
         marked = (place % every, every)
         ax.plot(x, mean, label=line.label, zorder=depth, markevery=marked, **line.mark.style)
 
@@ -106,7 +113,8 @@ def draw_sizes(ax: Axes, lines: Sequence[Line], label: str) -> None:
     draw_lines(ax, lines)
     sizes = sorted({float(size) for line in lines for size in line.x})
     margin = 1.06 * (sizes[-1] / sizes[0]) ** 0.03
-    left, right = sizes[0] / margin, sizes[-1] * margin
+    left = sizes[0] / margin
+    right = sizes[-1] * margin
     ax.set_xscale("log")
     per_inch = math.log(right / left) / _inches_across(ax)
     labelled = [sizes[-1]]
@@ -194,7 +202,8 @@ def bin_edges(values: Array) -> Array:
             return np.geomspace(low, high, _BINS + 1)
         case "asinh":
             return np.sinh(np.linspace(np.arcsinh(low), np.arcsinh(high), _BINS + 1))
-    middle, least = (low + high) / 2, 1e-3 * max(abs(low), abs(high), 1e-12)
+    middle = (low + high) / 2
+    least = 1e-3 * max(abs(low), abs(high), 1e-12)
     reach = max((high - low) / 2, least)
     return np.linspace(middle - reach, middle + reach, _BINS + 1)
 
@@ -204,13 +213,15 @@ def draw_histograms(
 ) -> None:
     """Draw the share of draws in each bin; draws beyond the axis count in the outermost bins."""
     for place, (name, (mark, values)) in enumerate(draws.items()):
-        known = values[~np.isnan(values)]
-        counts, _ = np.histogram(np.clip(known, edges[0], edges[-1]), edges)
-        heights, depth = counts / max(len(known), 1), 2 + 0.1 * place
+        finite = values[~np.isnan(values)]
+        counts, _ = np.histogram(np.clip(finite, edges[0], edges[-1]), edges)
+        heights = counts / max(len(finite), 1)
+        depth = 2 + 0.1 * place
         ax.stairs(heights, edges, color=mark.color, alpha=0.13, fill=True, zorder=depth)
         line: Any = {"linestyle": mark.line, "linewidth": 1.5, "zorder": depth + 0.05}
         ax.stairs(heights, edges, color=mark.color, label=name, **line)
-    low, high = float(edges[0]), float(edges[-1])
+    low = float(edges[0])
+    high = float(edges[-1])
     scale = _scale(low, high)
     ax.set_xscale(scale)
     if scale == "asinh":

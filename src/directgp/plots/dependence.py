@@ -34,8 +34,11 @@ _HALF = 0.3
 _LETTERS = 24
 """Letters of a line of a legend."""
 
-_WIDTH, _HEIGHT = 3.0, 2.5
-"""Size of a panel, in inches."""
+_WIDTH = 3.0
+"""Width of a panel, in inches."""
+
+_HEIGHT = 2.5
+"""Height of a panel, in inches."""
 
 
 @final
@@ -44,19 +47,28 @@ class PartialDependence:
     """The mean of y along one feature, averaged over rows."""
 
     feature: str
+    """Name of the feature, for the axis."""
+
     target: str
-    """Names of the feature and of the mean of y, for the axes."""
+    """Name of the mean of y, for the axis."""
 
     grid: Array
+    """Values of the feature, of shape (g,)."""
+
     mean: Array
+    """Averaged mean of y at each value, of shape (g,), or (c, g) for c classes."""
+
     lower: Array
+    """Lower end of a posterior interval of the mean, of the same shape."""
+
     upper: Array
-    """Values of the feature, of shape (g,); the averaged mean of y at each, and an interval of its
-    posterior, of shape (g,), or (c, g) for c classes."""
+    """Upper end of a posterior interval of the mean, of the same shape."""
 
     coverage: float
+    """Probability of the intervals."""
+
     discrete: bool = False
-    """Probability of the intervals; whether the feature has no other values than the grid."""
+    """Whether the grid has all values of the feature."""
 
     classes: tuple[str, ...] = ()
     """Names of three or more classes, whose probabilities are drawn."""
@@ -66,36 +78,37 @@ class PartialDependence:
 
         Of several classes, each has its rows, and a column ``class`` its name.
         """
-        rows, g = np.atleast_2d(self.mean, self.lower, self.upper), len(self.grid)
+        rows = np.atleast_2d(self.mean, self.lower, self.upper)
+        g = len(self.grid)
         number = max(1, len(self.classes))
         columns = {"feature": [self.feature] * (number * g)}
         if self.classes:
             columns["class"] = [name for name in self.classes for _ in range(g)]
         numbers = {"value": np.tile(self.grid, number)}
-        numbers |= zip(("mean", "lower", "upper"), (each.ravel() for each in rows), strict=True)
+        numbers |= zip(("mean", "lower", "upper"), (column.ravel() for column in rows), strict=True)
         return columns | {name: values.tolist() for name, values in numbers.items()}
 
 
-def main_classes(found: Sequence[PartialDependence]) -> list[PartialDependence]:
-    """Return the records with the classes whose probabilities vary most, as many as are drawn."""
-    if len(found[0].classes) <= len(CLASS_LINES):
-        return [*found]
-    ranges = np.max([np.ptp(each.mean, axis=1) for each in found], axis=0)
-    kept = np.sort(np.argsort(-ranges, kind="stable")[: len(CLASS_LINES)])
+def main_classes(dependences: Sequence[PartialDependence]) -> list[PartialDependence]:
+    """Keep the classes whose probabilities vary most, as many as are drawn."""
+    if len(dependences[0].classes) <= len(CLASS_LINES):
+        return [*dependences]
+    ranges = np.max([np.ptp(dependence.mean, axis=1) for dependence in dependences], axis=0)
+    chosen = np.sort(np.argsort(-ranges, kind="stable")[: len(CLASS_LINES)])
     return [
         replace(
-            each,
-            classes=tuple(each.classes[k] for k in kept),
-            **{name: getattr(each, name)[kept] for name in ("mean", "lower", "upper")},
+            dependence,
+            classes=tuple(dependence.classes[k] for k in chosen),
+            **{name: getattr(dependence, name)[chosen] for name in ("mean", "lower", "upper")},
         )
-        for each in found
+        for dependence in dependences
     ]
 
 
 def dependence_limits(found: Sequence[PartialDependence]) -> tuple[float, float]:
-    """Return a vertical range that holds all of them, so that effects can be compared."""
-    low = min(float(np.min([each.mean, each.lower])) for each in found)
-    high = max(float(np.max([each.mean, each.upper])) for each in found)
+    """Return a vertical range that holds all curves, so that effects can be compared."""
+    low = min(float(np.min([dependence.mean, dependence.lower])) for dependence in found)
+    high = max(float(np.max([dependence.mean, dependence.upper])) for dependence in found)
     return widened(low, high)
 
 
@@ -126,7 +139,7 @@ def draw_partial_dependence(
     if found.discrete and len(found.grid) <= _TICKS:
         ax.set_xticks(found.grid)
     ax.set_xlabel(axis_name(found.feature, 24))
-    # `auto` stays as it was, so that a later plot on the same axes finds its own limits.
+    # Keep `auto`, so that a later plot on the same axes sets its limits.
     ax.set_ylim(*limits, auto=None)
 
 
@@ -137,35 +150,35 @@ def plot_partial_dependence(
 
     Three or more classes have a line each; of more than eight, those that vary most are drawn.
     """
-    found = main_classes(found)
-    rows = math.ceil(len(found) / _COLUMNS)
-    columns = math.ceil(len(found) / rows)
-    own = ax is None and len(found) > 1
-    if own:
+    shown = main_classes(found)
+    rows = math.ceil(len(shown) / _COLUMNS)
+    columns = math.ceil(len(shown) / rows)
+    new_figure = ax is None and len(shown) > 1
+    if new_figure:
         require_matplotlib()
         from matplotlib import pyplot
 
         size = columns * _WIDTH, rows * _HEIGHT
         grid: Any = {"sharey": True, "squeeze": False, "layout": "constrained"}
         _, panels = pyplot.subplots(rows, columns, figsize=size, **grid)
-        for unused in panels.flat[len(found) :]:
+        for unused in panels.flat[len(shown) :]:
             unused.remove()
-        axes = list(panels.flat[: len(found)])
+        axes = list(panels.flat[: len(shown)])
     else:
         axes = [canvas(None)] if ax is None else np.ravel(np.asarray(ax, dtype=object)).tolist()
-    allowed = f"one for each of {plural(len(found), 'feature')}"
-    require(len(axes) == len(found), "ax of plot_partial_dependence", allowed, len(axes))
-    limits = dependence_limits(found)
-    for i, (each, here) in enumerate(zip(found, axes, strict=True)):
-        draw_partial_dependence(here, each, limits)
-        if not own or i % columns == 0:
-            here.set_ylabel(axis_name(each.target, 32))
-    if own:
+    allowed = f"one for each of {plural(len(shown), 'feature')}"
+    require(len(axes) == len(shown), "ax of plot_partial_dependence", allowed, len(axes))
+    limits = dependence_limits(shown)
+    for i, (dependence, here) in enumerate(zip(shown, axes, strict=True)):
+        draw_partial_dependence(here, dependence, limits)
+        if not new_figure or i % columns == 0:
+            here.set_ylabel(axis_name(dependence.target, 32))
+    if new_figure:
         from directgp.plots.rendering import draw_legend
 
         draw_legend(axes[0].figure, axes)
         return axes
     head_row(axes[0])
-    for other in axes[1:]:
-        other.set_ylim(axes[0].get_ylim(), auto=None)
+    for panel in axes[1:]:
+        panel.set_ylim(axes[0].get_ylim(), auto=None)
     return axes

@@ -24,11 +24,17 @@ from directgp.text import percent
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-_AWAY, _JITTER = 0.09, 0.045
-"""Distance of the marks of labels from [0, 1], and its random part."""
+_AWAY = 0.09
+"""Distance of the marks of labels from [0, 1]."""
 
-_FEW, _MANY = 200, 5000
-"""Numbers of examples up to which intervals and single points are drawn."""
+_JITTER = 0.045
+"""Random part of the distance."""
+
+_FEW = 200
+"""Largest number of examples whose intervals are drawn."""
+
+_MANY = 5000
+"""Largest number of examples whose points are drawn one by one."""
 
 
 def plot_curve(
@@ -108,9 +114,9 @@ def _draw_classes(
         line: Any = {"color": color, "linestyle": style, "linewidth": 1.8}
         ax.plot(x[order], probability[order, k], label=axis_name(classes[k], 24), **line)
         if data is not None:
-            own = data[0][data[1] == k]
-            jitter = np.random.default_rng(k).uniform(-_JITTER, _JITTER, len(own))
-            draw_cloud(ax, own, 1 + _AWAY + jitter, color, among=len(data[0]))
+            of_class = data[0][data[1] == k]
+            jitter = np.random.default_rng(k).uniform(-_JITTER, _JITTER, len(of_class))
+            draw_cloud(ax, of_class, 1 + _AWAY + jitter, color, among=len(data[0]))
     ax.margins(x=0.02)
     top = 1.03 if data is None else 1 + _AWAY + 2 * _JITTER
     ax.set(ylim=(-0.03, top), yticks=np.linspace(0, 1, 6))
@@ -163,7 +169,7 @@ def draw_covered(
     colors: tuple[str, str] = (BLUE, ORANGE),
     names: tuple[str, str] = ("", ""),
 ) -> None:
-    """Draw predictions against targets, those inside and those outside their interval."""
+    """Draw predictions against targets, inside and outside the intervals."""
     for mask, color, name in zip((covered, ~covered), colors, names, strict=True):
         draw_cloud(ax, actual[mask], predicted[mask], color, name, among=len(actual))
 
@@ -176,7 +182,8 @@ def draw_diagonal(ax: "Axes", start: float, end: float) -> None:
 def _limits(targets: Array, centre: Array, low: Array, high: Array) -> tuple[float, float]:
     """Return the limits of both axes: all points, and intervals unless they are much longer."""
     middle = np.concatenate([targets, centre])
-    start, end = float(middle.min()), float(middle.max())
+    start = float(middle.min())
+    end = float(middle.max())
     reach = 0.5 * (end - start) or max(0.05 * abs(end), 0.5)
     if len(targets) <= _FEW:
         start = max(start - reach, min(start, float(np.min(low))))

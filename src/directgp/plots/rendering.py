@@ -15,22 +15,35 @@ from matplotlib.figure import Figure
 
 from directgp.plots.style import DARK, GREY, INK, axis_name, canvas
 
-WIDE, NARROW = 9.6, 3.9
-"""Widths of a figure on a page of text and on a phone, in inches."""
+WIDE = 9.6
+"""Width of a figure on a page of text, in inches."""
+
+NARROW = 3.9
+"""Width of a figure on a phone, in inches."""
 
 _MAX_PANEL = 4.8
 """Width of a panel, in inches."""
 
-_LETTER, _HANDLE, _ROW = 0.068, 0.55, 0.18
-"""Size of a letter, of the line before a name, and of a row of a legend, in inches."""
+_LETTER = 0.068
+"""Width of a letter of a legend, in inches."""
+
+_HANDLE = 0.55
+"""Width of the line before a name of a legend, in inches."""
+
+_ROW = 0.18
+"""Height of a row of a legend, in inches."""
 
 _BESIDE = 4.5
 """Width of a figure of one panel that has its legend on the right, in inches."""
 
-_PNG_DPI, _CLOUD_DPI = 200, 128
-"""Pixels per inch of PNG files, and of clouds of points within SVG files."""
+_PNG_DPI = 200
+"""Pixels per inch of PNG files."""
+
+_CLOUD_DPI = 128
+"""Pixels per inch of clouds of points within SVG files."""
 
 _FONT = "system-ui, -apple-system, 'Segoe UI', 'DejaVu Sans', sans-serif"
+"""Fonts of SVG files, the first that is installed."""
 
 _STYLE: Any = {
     "svg.fonttype": "none",
@@ -52,9 +65,13 @@ class Panel(NamedTuple):
     """One pair of axes of a figure."""
 
     title: str
+    """Title above the axes."""
+
     draw: Callable[[Axes], None]
+    """Draws the content."""
+
     alt: str = ""
-    """The content in numbers."""
+    """The content in numbers, for readers who do not see it."""
 
 
 @final
@@ -63,13 +80,23 @@ class Layout:
     """Sizes of panels, in inches, and the names of axes that all panels share."""
 
     height: float = 2.6
+    """Height of a panel."""
+
     min_width: float = 3.0
+    """Smallest width of a panel on a page of text."""
+
     min_width_narrow: float = 3.0
-    """On a page of text, and on a phone."""
+    """Smallest width of a panel on a phone."""
 
     max_width: float = _MAX_PANEL
+    """Largest width of a panel."""
+
     x_label: str = ""
+    """Name of the horizontal axis."""
+
     y_label: str = ""
+    """Name of the vertical axis."""
+
     share_y: bool = False
     """Whether panels side by side have one vertical axis."""
 
@@ -80,13 +107,23 @@ class Picture:
     """A figure of a page that is not drawn yet."""
 
     name: str
+    """Stem of the files."""
+
     title: str
+    """Title above the figure."""
+
     caption: str
+    """Text below the figure."""
+
     alt: str
-    """`name` is that of its files, `alt` the content in numbers."""
+    """The content in numbers, for readers who do not see it."""
 
     panels: Sequence[Panel]
+    """Panels in light colours."""
+
     layout: Layout = field(default_factory=Layout)
+    """Sizes of the panels."""
+
     short: str = ""
     """Title in the table of contents; the title if empty."""
 
@@ -119,36 +156,46 @@ class Picture:
 
 def draw_legend(figure: Figure, axes: Sequence[Axes]) -> None:
     """Draw every name once: on the right of a single wide panel, otherwise above the panels."""
-    found: dict[str, Any] = {}
+    handles: dict[str, Any] = {}
     for ax in axes:
         for handle, label in zip(*ax.get_legend_handles_labels(), strict=True):
-            found.setdefault(label, handle)
-    if not found:
+            handles.setdefault(label, handle)
+    if not handles:
         return
-    letters = max(len(line) for label in found for line in label.splitlines())
-    width, total = _HANDLE + _LETTER * letters, figure.get_figwidth()
+    letters = max(len(line) for label in handles for line in label.splitlines())
+    width = _HANDLE + _LETTER * letters
+    total = figure.get_figwidth()
     style: Any = {"frameon": False, "handlelength": 2.4}
     if len(axes) == 1 and total > _BESIDE:
         figure.set_figwidth(total + width)
-        figure.legend(list(found.values()), list(found), loc="outside right upper", **style)
+        figure.legend(list(handles.values()), list(handles), loc="outside right upper", **style)
         return
-    columns = max(1, min(len(found), int(total / width)))
-    figure.set_figheight(figure.get_figheight() + _ROW * math.ceil(len(found) / columns))
+    columns = max(1, min(len(handles), int(total / width)))
+    figure.set_figheight(figure.get_figheight() + _ROW * math.ceil(len(handles) / columns))
     style |= {"loc": "outside upper left", "ncols": columns}
-    figure.legend(list(found.values()), list(found), **style)
+    figure.legend(list(handles.values()), list(handles), **style)
 
 
 class RenderedPicture(NamedTuple):
     """A picture in every form that is written."""
 
     picture: Picture
+    """The picture."""
+
     png: bytes
+    """PNG file."""
+
     wide: str
-    """SVG in light colours, as `narrow`."""
+    """SVG for a page of text, in light colours."""
 
     narrow: str
+    """SVG for a phone, in light colours."""
+
     wide_dark: str
+    """SVG for a page of text, in dark colours."""
+
     narrow_dark: str
+    """SVG for a phone, in dark colours."""
 
 
 def render(picture: Picture) -> RenderedPicture:
@@ -177,7 +224,7 @@ def _svg(figure: Figure) -> str:
     body = re.sub(r"<metadata>.*?</metadata>", "", text[text.index("<svg") :], flags=re.DOTALL)
     body = re.sub(r" font-family: 'DejaVu Sans'[^;\"]*;?", "", body)
     rounded = re.compile(r"(\.\d\d)\d+")
-    body = re.sub(r' (?:d|x|y)="[^"]*"', lambda found: rounded.sub(r"\1", found[0]), body)
+    body = re.sub(r' (?:d|x|y)="[^"]*"', lambda match: rounded.sub(r"\1", match[0]), body)
     return body.replace("<svg", f'<svg style="font-family: {_FONT}"', 1)
 
 

@@ -16,14 +16,36 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 Array = NDArray[np.float64]
+"""Numbers to draw."""
 
-BLUE, ORANGE, GREEN, PURPLE = "#0072b2", "#d55e00", "#009e73", "#cc79a7"
-"""Colours of the palette by Okabe and Ito, which colour-blind readers can distinguish."""
+# Four colours of the palette by Okabe and Ito, which colour-blind readers can distinguish.
+
+BLUE = "#0072b2"
+"""First colour."""
+
+ORANGE = "#d55e00"
+"""Second colour."""
+
+GREEN = "#009e73"
+"""Third colour."""
+
+PURPLE = "#cc79a7"
+"""Fourth colour."""
 
 CLASS_LINES = [(color, line) for line in ("-", "--") for color in (BLUE, ORANGE, GREEN, PURPLE)]
 """Colour and style of the line of each class, as many as can be told apart."""
 
-INK, GREY, PALE, PAPER = "#262626", "#737373", "#ebebeb", "#ffffff"
+INK = "#262626"
+"""Colour of text."""
+
+GREY = "#737373"
+"""Colour of axes and secondary marks."""
+
+PALE = "#ebebeb"
+"""Colour of grid lines."""
+
+PAPER = "#ffffff"
+"""Colour of the page."""
 
 DARK = {
     INK: "#e4e4e1",
@@ -38,17 +60,23 @@ DARK = {
 }
 """Colour on a dark page for each colour on a white page."""
 
-WIDE, SQUARE = (6.0, 3.8), (4.6, 4.6)
-"""Sizes of a figure, in inches."""
+WIDE = (6.0, 3.8)
+"""Size of a wide figure, in inches."""
 
-_LINE, _LETTER = 1.6, 0.47
-"""Height of a line and width of a letter of small text, in font sizes of the axis labels."""
+SQUARE = (4.6, 4.6)
+"""Size of a square figure, in inches."""
+
+_LINE = 1.6
+"""Height of a line of small text, in font sizes of the axis labels."""
+
+_LETTER = 0.47
+"""Width of a letter of small text, in font sizes of the axis labels."""
 
 _MANY = 2000
-"""Number of points from which on their marks are small."""
+"""More points than this have small marks."""
 
 _RASTERIZED = 300
-"""Number of points from which on they are stored as pixels in vector formats."""
+"""More points than this are stored as pixels in vector formats."""
 
 _FAR = 4.0
 """A value is an outlier this many 60 % quantiles above the lowest value."""
@@ -90,7 +118,7 @@ _METHODS = {
     "square-joint": Mark(ORANGE, "v", "-"),
     "square-fixed": Mark(ORANGE, "v", "--", filled=False),
 }
-"""The colour is that of the objective; fixed hyperparameters are hollow and dashed."""
+"""Colour by objective; fixed hyperparameters are hollow and dashed."""
 
 
 def method_mark(name: str) -> Mark:
@@ -104,7 +132,7 @@ def require_matplotlib() -> None:
 
 
 def canvas(ax: "Axes | None", size: tuple[float, float] = WIDE) -> "Axes":
-    """Return the given axes, or those of a new figure, with a light grid and an open frame."""
+    """Return the given axes, or axes of a new figure, with a light grid and an open frame."""
     if ax is None:
         require_matplotlib()
         from matplotlib import pyplot
@@ -143,7 +171,7 @@ def head_row(ax: "Axes", note: str = "") -> None:
     rows = 1 if note else max(1, min(len(names), rows))
     share = min((rows + 0.3) / lines_of_text(ax), 0.4)
     bottom, top = ax.get_ylim()
-    # `auto` stays as it was, so that a later plot on the same axes finds its own limits.
+    # Keep `auto`, so that a later plot on the same axes sets its limits.
     ax.set_ylim(bottom, bottom + (top - bottom) / (1 - share), auto=None)
     if note:
         ax.text(0.02, 1 - share / 2, note, transform=ax.transAxes, va="center", fontsize="small")
@@ -171,7 +199,8 @@ def clear_range(values: Sequence[float]) -> tuple[float, float]:
     finite = np.array([value for value in values if math.isfinite(value)])
     if not len(finite):
         return 0.0, 1.0
-    low, high = float(finite.min()), float(finite.max())
+    low = float(finite.min())
+    high = float(finite.max())
     usual = _FAR * float(np.quantile(finite - low, 0.6))
     if 0 < 2 * usual < high - low:
         high = float(finite[finite <= low + usual].max())

@@ -38,19 +38,24 @@ from directgp.shapes import BatchedRow
 
 
 _CPU_ENTRIES = 2**22
+"""Entries of A in one block on a CPU."""
+
 _DEVICE_ENTRIES = 2**26
-"""Entries of A in one block."""
+"""Entries of A in one block on a GPU."""
 
 _NUMPY_ENTRIES = 2**19
-"""Entries of A up to which numpy computes in one thread. Several threads of torch gain little
-there, and lose much if other programs use the cores."""
+"""Up to this number of entries of A numpy computes in one thread. Several threads of torch gain
+little there, and lose much if other programs use the cores."""
 
 
 class QGradient(NamedTuple):
     """Gradient of a loss in the whitened q(u)."""
 
     u_mean: Float[Tensor, "*batch m"]
+    """Gradient in u_mean."""
+
     u_chol: Float[Tensor, "*batch m m"]
+    """Gradient in u_chol."""
 
 
 class Block:
@@ -58,11 +63,13 @@ class Block:
 
     def __init__(self, rows: slice, sums: "Sums", A: Array, results: list[Array]) -> None:
         m, width = A.shape[-2:]
-        self.rows, self.A = rows, A
+        self.rows = rows
+        self.A = A
         self.T, self.spare, self.scaled = (sums.scratch(k, m + (k == 2), width) for k in range(3))
-        self.scaled_A, self.scaled_mean = self.scaled[..., :m, :], self.scaled[..., m, :]
+        self.scaled_A = self.scaled[..., :m, :]
+        self.scaled_mean = self.scaled[..., m, :]
         self.lower = lower_product_views(sums.both, self.scaled, A)
-        self.mean, self.variance, self.residual = (each[..., rows] for each in results)
+        self.mean, self.variance, self.residual = (result[..., rows] for result in results)
         self.mean_row = self.mean[..., None, :]
 
 
@@ -73,7 +80,8 @@ class Sums:
         self.new = new
         self.both = new(m + 1, m)
         """(2H; dmᵀ)."""
-        self.H, self.dm = self.both[..., :m, :], self.both[..., m, :]
+        self.H = self.both[..., :m, :]
+        self.dm = self.both[..., m, :]
         self.HS, self.lower, self.strict = (new(m, m) for _ in range(3))
         for mask, k in ((self.lower, 1), (self.strict, 0)):
             tensor_of(mask).tril_(k - 1)
@@ -81,25 +89,27 @@ class Sums:
 
     def scratch(self, key: int, m: int, width: int) -> Array:
         """Return a view of a buffer, which is made larger if needed."""
-        found = self._scratch.get(key)
-        if found is None or found.shape[-1] * found.shape[-2] < m * width:
-            found = self._scratch[key] = self.new(m, width)
-        shape = *found.shape[:-2], m, width
-        return found.reshape(-1)[: math.prod(shape)].reshape(shape)
+        buffer = self._scratch.get(key)
+        if buffer is None or buffer.shape[-1] * buffer.shape[-2] < m * width:
+            buffer = self.new(m, width)
+            self._scratch[key] = buffer
+        shape = *buffer.shape[:-2], m, width
+        return buffer.reshape(-1)[: math.prod(shape)].reshape(shape)
 
 
 class Projection:
-    """Mean and variance of f at some rows, and the gradient of a loss in q(u) through them.
+    """Mean and variance of f at rows of inputs, and the gradient of a loss in q(u) through them.
 
-    Its buffers are reused: what it returns is valid until the next call. The leading axes of the
-    arguments broadcast to `batch`. Small problems of one model on a CPU are computed by numpy,
-    whose calls take a quarter of the time of torch's; the formulas are the same.
+    Buffers are reused: a result is valid until the next call. The leading axes of the arguments
+    broadcast to `batch`. numpy computes small problems of one model on a CPU, with the same
+    formulas: a call takes a quarter of the time of torch's.
     """
 
-    def __init__(self, size: int, like: Tensor, batch: tuple[int, ...] = ()) -> None:
+    def __init__(self, size: int, template: Tensor, batch: tuple[int, ...] = ()) -> None:
         small = size <= _NUMPY_ENTRIES or torch.get_num_threads() == 1
-        self.xp: Any = np if small and not batch and not like.is_cuda else torch
-        self.batch, self._like = batch, like
+        self.xp: Any = np if small and not batch and not template.is_cuda else torch
+        self.batch = batch
+        self._template = template
         self.sums: Sums
         self.used: list[Block] = []
 
@@ -113,13 +123,13 @@ class Projection:
 
     def new(self, *shape: int, dtype: torch.dtype | None = None) -> Array:
         """Return an array of ones for each model of the batch."""
-        like = self._like
-        tensor = torch.ones(*self.batch, *shape, dtype=dtype or like.dtype, device=like.device)
-        return self.array(tensor)
+        dtype = dtype or self._template.dtype
+        device = self._template.device
+        return self.array(torch.ones(*self.batch, *shape, dtype=dtype, device=device))
 
     def row_blocks(self, n: int, m: int) -> list[slice]:
-        """Return blocks of rows of nearly one size."""
-        entries = _DEVICE_ENTRIES if self._like.is_cuda else _CPU_ENTRIES
+        """Return blocks of rows of nearly equal size."""
+        entries = _DEVICE_ENTRIES if self._template.is_cuda else _CPU_ENTRIES
         number = min(n, -(-n * m * math.prod(self.batch) // entries))
         ends = [n * k // number for k in range(number + 1)]
         return [slice(*rows) for rows in pairwise(ends)]
@@ -140,13 +150,15 @@ class Projection:
 
     def set_q(self, u_mean: Vector, u_chol: Square) -> None:
         """Set the whitened q(u); u_chol must be zero above its diagonal."""
-        self.m, self.S = self.array(u_mean), self.array(u_chol)
+        self.m = self.array(u_mean)
+        self.S = self.array(u_chol)
         self.U = self.S.swapaxes(-1, -2)
 
     @without_warnings
     def kl(self) -> Float[Tensor, "*batch"]:
         """Return KL[q(u) ‖ p(u)]."""
-        m, S = self.m, self.S
+        m = self.m
+        S = self.S
         if self.xp is torch:
             return kl_from_standard(m, S)
         squares = np.vdot(S, S) + np.vdot(m, m) - len(m)
@@ -185,7 +197,7 @@ class Projection:
             at.H += at.HS.swapaxes(-1, -2)
 
     def use_gram(self, factor: float, weights: Array, values: Array) -> None:
-        """Do what `gram` does, where H is that of the last call times a factor."""
+        """Compute dm = A values; H is the H of the last call times a factor."""
         at = self.sums
         at.H *= factor
         at.dm[...] = 0
@@ -202,7 +214,7 @@ class Projection:
     def gradient_in_q(
         self, mean: BatchedRow, variance: BatchedRow, kl: float | Float[Tensor, "*#batch"]
     ) -> QGradient:
-        """Return the gradient of a loss in q(u), given that in mean, variance and KL."""
+        """Return the gradient of a loss in q(u) from the gradients in mean, variance and KL."""
         self.gram(2 * self.array(variance), self.array(mean))
         return self.q_gradient(kl)
 
@@ -211,7 +223,8 @@ class Projection:
 
         With a weight of 0 the KL is left out, even where S_jj = 0 makes it infinite.
         """
-        at, S = self.sums, self.S
+        at = self.sums
+        S = self.S
         dS = times_triangular(at.H, S, out=at.HS)
         if not (isinstance(kl, float) and kl == 0):
             one: Any = kl if isinstance(kl, float) else kl[..., None]

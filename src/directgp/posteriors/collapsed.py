@@ -30,13 +30,17 @@ from directgp.shapes import BatchedRow, Inputs, Row, Values
 
 
 Correction = Literal["vfe", "fitc"]
+"""Where the residual variance counts: in the trace term (VFE) or as noise (FITC)."""
 
 
 class Whitened(NamedTuple):
     """q(u) = N(L u_mean, L u_chol u_cholᵀ Lᵀ)."""
 
     u_mean: Float[Tensor, "*batch m"]
+    """Whitened mean."""
+
     u_chol: Float[Tensor, "*batch m m"]
+    """Lower triangular factor of the whitened covariance."""
 
 
 def optimal_q(A: Matrix, target: PerRow, precision: PerRow, beta: float) -> Whitened:
@@ -77,7 +81,7 @@ def inverse_factor(
     """
     P = gram.double().clone()
     diagonal = P.diagonal(dim1=-2, dim2=-1).add_(beta)
-    # With β = 0 and A = 0, P is 0 and any q(u) is optimal.
+    # Add 1 where P is 0 (β = 0 and A = 0): any q(u) is optimal there.
     diagonal.add_((diagonal.amax(-1, keepdim=True) == 0).to(P))
     U = jittered_cholesky(P.flip(-2, -1), checked=checked).L.flip(-2, -1)
     eye = torch.eye(U.shape[-1], dtype=U.dtype, device=U.device)
@@ -110,7 +114,10 @@ class Calibrated(NamedTuple):
     """A posterior with calibrated variances, and the noise that belongs to it."""
 
     posterior: SparsePosterior
+    """The posterior, with the same mean of f."""
+
     noise: float
+    """Variance of the noise."""
 
 
 def calibrate(
@@ -123,8 +130,8 @@ def calibrate(
     """Keep the mean of f; choose kernel scale, covariance of q(u) and noise for it.
 
     Square loss with weight β on the KL gives the mean of a Gaussian model with kernel c·k and
-    noise variance c·β, for every c: ``ridge`` is that ratio ρ of noise to scale. The covariance is
-    that model's, and c maximises the leave-one-out log predictive density. With
+    noise variance c·β, for every c: ``ridge`` is the ratio ρ of noise to scale. The covariance is
+    the one of this model, and c maximises the leave-one-out log predictive density. With
     h_i = a_iᵀ(ρI + AAᵀ)⁻¹a_i and residuals e_i = y_i − μ_i,
 
         c = mean of (e_i/(1−h_i))² / (residual_i + ρ/(1−h_i)).
@@ -158,8 +165,8 @@ def calibrate(
 def relative_features(before: Whitened, features: Features) -> Features:
     """Return A′ = S₀ᵀA, with the mean of q₀ in place of the prior mean."""
     A, residual, mean = features
-    known = (before.u_mean.unsqueeze(-2) @ A).squeeze(-2)
-    return Features(before.u_chol.mT @ A, residual, mean + known)
+    shift = (before.u_mean.unsqueeze(-2) @ A).squeeze(-2)
+    return Features(before.u_chol.mT @ A, residual, mean + shift)
 
 
 def composed(before: Whitened, relative: Whitened) -> Whitened:

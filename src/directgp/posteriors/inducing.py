@@ -17,6 +17,7 @@ _ROWS = 20_000
 """Largest number of rows that are clustered."""
 
 _SWEEPS = 30
+"""Iterations of k-means."""
 
 
 def choose_inducing(
@@ -54,14 +55,14 @@ def choose_inducing(
     spread = rows.std(0)
     spread = torch.where(spread > 0, spread, 1.0)
     seed = int(torch.randint(2**31, (), generator=generator))
-    # 0.3 s that `import directgp.estimators` and models with inducing inputs of their own spare.
+    # Import here: it takes 0.3 s, which other uses of the package spare.
     from sklearn.cluster import KMeans
     from sklearn.exceptions import ConvergenceWarning
 
-    # OpenBLAS waits for ever for the memory of its buffers.
+    # Check the memory first: OpenBLAS waits for ever for the memory of its buffers.
     require_buffers()
     clustering = KMeans(number, init="k-means++", n_init=1, max_iter=_SWEEPS, random_state=seed)
-    # Rows that differ by rounding alone can leave a cluster empty; the centres are still good.
+    # Ignore empty clusters, from rows that differ by rounding alone; the centres are still good.
     with ignoring(ConvergenceWarning):
         clustering.fit((rows / spread).numpy())
     centres = torch.as_tensor(clustering.cluster_centers_, dtype=rows.dtype)

@@ -30,7 +30,7 @@ def stationary(
     1 + r + r²/3 for ν = ½, 1½ or 2½. Distances come from differences: gpytorch's are off by √eps
     times the distance from the mean.
     """
-    # Squares of larger distances overflow; κ is 0 long before.
+    # Clamp distances whose squares overflow; κ is 0 long before.
     reach = farthest(a.dtype)
     centre = a.detach().median(-2, keepdim=True).values
     a, b = ((x - centre).clamp(-reach, reach) for x in (a, b))
@@ -48,20 +48,26 @@ _SHORTENING_ROWS = 500
 """Largest number of rows in the leave-one-out predictions."""
 
 _MIN_ROWS = 20
-_FACTORS = (1 / 4, 1 / 16)
-_NOISE = 0.1
-"""Noise variance relative to that of the values."""
+"""Smallest number of rows for which shorter lengthscales are tried."""
 
-_LOW_SHARE, _HIGH_SHARE = 0.1, 0.4
-"""Explained shares of the variance: below the first, training ends in a model of noise alone; a
-shorter lengthscale is used if it explains more than the second."""
+_FACTORS = (1 / 4, 1 / 16)
+"""Factors of the lengthscale that are tried."""
+
+_NOISE = 0.1
+"""Noise variance relative to the variance of the values."""
+
+_LOW_SHARE = 0.1
+"""Below this explained share of the variance, training ends in a model of noise alone."""
+
+_HIGH_SHARE = 0.4
+"""A shorter lengthscale is used if it explains more than this share of the variance."""
 
 
 def shortening(X: Inputs, values: Row, lengthscale: Values) -> float:
     """Return a factor of the lengthscale, below 1 if the values vary faster but are predictable.
 
-    From a start at which f cannot follow the values, training ends in the optimum where everything
-    is noise.
+    If f cannot follow the values at the start, training ends in the optimum where everything is
+    noise.
     """
     if len(X) < _MIN_ROWS or not bool(values.std() > 0):
         return 1.0
@@ -92,7 +98,7 @@ _MEDIAN_ROWS = 1000
 def _lengthscale(X: Inputs, ard: bool) -> Values:
     """Return √d standard deviations of each feature, or the median distance of two rows over √2.
 
-    The two agree for independent features of one spread.
+    Both agree for independent features of equal spread.
     """
     spread = X.std(0, correction=0)
     if ard:
@@ -114,8 +120,10 @@ def _or_one(values: Values) -> Values:
 
 
 MeanName = Literal["zero", "constant"]
+"""Mean functions of `Prior.from_data`."""
 
 _SMOOTHNESS = {"matern12": 0.5, "matern32": 1.5, "matern52": 2.5}
+"""Maps the name of a Matérn kernel to ν."""
 
 
 @final
@@ -125,13 +133,13 @@ class Prior(nn.Module):
     Parameters
     ----------
     kernel : gpytorch kernel
-        Any that works on inputs of shape (n, d).
+        Any kernel that works on inputs of shape (n, d).
     mean : gpytorch mean
         Zero by default.
     output_scale : float
         Factor of the kernel, trained unless the kernel is a `ScaleKernel` with its own.
     dtype : torch.dtype
-        Precision of the parameters; those of kernel and mean are converted.
+        Precision of the parameters; kernel and mean are converted.
 
     Examples
     --------
@@ -188,7 +196,8 @@ class Prior(nn.Module):
         names = ["rbf", *_SMOOTHNESS]
         require(kernel in names, "kernel", f"one of {names}", repr(kernel))
         require(mean in ("zero", "constant"), "mean", "'zero' or 'constant'", repr(mean))
-        lengthscale, dims = _lengthscale(X, ard), X.shape[-1] if ard else None
+        lengthscale = _lengthscale(X, ard)
+        dims = X.shape[-1] if ard else None
         covariance: Kernel = RBFKernel(ard_num_dims=dims)
         if kernel != "rbf":
             covariance = MaternKernel(_SMOOTHNESS[kernel], ard_num_dims=dims)
@@ -213,7 +222,7 @@ class Prior(nn.Module):
 
     @property
     def scale(self) -> Float[Tensor, "*batch"]:
-        """The output scale, times that of a `ScaleKernel`."""
+        """The output scale, times the scale of a `ScaleKernel`."""
         if isinstance(self.kernel, ScaleKernel):
             scale: Tensor = self.output_scale * self.kernel.outputscale
             return scale
@@ -239,7 +248,8 @@ class Prior(nn.Module):
 
     def natural(self) -> Natural:
         """Return the natural parameters, outside any graph."""
-        kernel, mean = self._inner(), self.mean_function
+        kernel = self._inner()
+        mean = self.mean_function
         with torch.no_grad():
             constant = mean.raw_constant.detach() if type(mean) is ConstantMean else None
             nu = cast(float, self._smoothness)
@@ -248,33 +258,37 @@ class Prior(nn.Module):
     def raw_gradients(
         self, lengthscale: Values, log_scale: Values, constant: Values
     ) -> list[tuple[nn.Parameter, Values]]:
-        """Return the gradient in each raw parameter, given those in the natural ones."""
-        kernel, mean = self._inner(), self.mean_function
+        """Return the gradient in each raw parameter from gradients in natural parameters."""
+        kernel = self._inner()
+        mean = self.mean_function
         raw = kernel.raw_lengthscale.detach()
-        found = [(kernel.raw_lengthscale, torch.sigmoid(raw).mul_(lengthscale))]
+        gradients = [(kernel.raw_lengthscale, torch.sigmoid(raw).mul_(lengthscale))]
         scales = [self.raw_output_scale]
         if isinstance(self.kernel, ScaleKernel):
             scales.append(self.kernel.raw_outputscale)
         for parameter in scales:
             raw = parameter.detach()
-            # d log s(ρ) / dρ for s = log(1 + e^ρ).
-            found.append((parameter, torch.sigmoid(raw).div_(softplus(raw)).mul_(log_scale)))
+            # Multiply by d log s(ρ) / dρ = σ(ρ) / s(ρ), s = log(1 + e^ρ).
+            gradients.append((parameter, torch.sigmoid(raw).div_(softplus(raw)).mul_(log_scale)))
         if type(mean) is ConstantMean:
-            found.append((mean.raw_constant, constant))
-        return found
+            gradients.append((mean.raw_constant, constant))
+        return gradients
 
     def summed(self, lengthscale: Values, log_scale: Values, constant: Values) -> list[Values]:
-        """Return gradients in natural parameters of several latents, summed where they share."""
+        """Sum gradients in natural parameters over latents that share the parameter."""
         natural = self.natural()
         shapes = natural.lengthscale.shape, natural.scale.shape
-        found = [lengthscale.sum_to_size(shapes[0]), log_scale.sum_to_size(shapes[1])]
-        mean = natural.constant
-        return [*found, constant if mean is None else constant.sum_to_size(mean.shape)]
+        kernel_gradients = [lengthscale.sum_to_size(shapes[0]), log_scale.sum_to_size(shapes[1])]
+        prior_mean = natural.constant
+        return [
+            *kernel_gradients,
+            constant if prior_mean is None else constant.sum_to_size(prior_mean.shape),
+        ]
 
     def length_scales(self) -> Float64[np.ndarray, " k"] | None:
         """Return the lengthscales, one or one per feature; None if the kernel has none itself.
 
-        Those of several latents are averaged, as 1 / lengthscale.
+        Lengthscales of several latents are averaged, as 1 / lengthscale.
         """
         kernel: Kernel = self.kernel
         while isinstance(kernel, ScaleKernel) and kernel.active_dims is None:
@@ -282,11 +296,9 @@ class Prior(nn.Module):
         if not kernel.has_lengthscale or kernel.active_dims is not None:
             return None
         scales = kernel.lengthscale.detach().double()
-        # Of several latents, that of the mean slope.
-        mean = (
-            1 / (1 / scales).reshape(-1, scales.shape[-1]).mean(0) if scales.dim() > 2 else scales
-        )
-        return np.asarray(mean.cpu().numpy().ravel())
+        if scales.dim() > 2:
+            scales = 1 / (1 / scales).reshape(-1, scales.shape[-1]).mean(0)
+        return np.asarray(scales.cpu().numpy().ravel())
 
     def mean(self, X: Float[Tensor, "*#batch n d"]) -> BatchedRow:
         """Return the prior mean at each input."""
@@ -306,9 +318,11 @@ class Prior(nn.Module):
         self, X1: Float[Tensor, "*#batch m d"], X2: Float[Tensor, "*#batch n d"]
     ) -> Float[Tensor, "*batch m n"]:
         """Return k(x, x′) for every pair."""
-        nu, inner = self._smoothness, self._inner()
+        nu = self._smoothness
+        inner = self._inner()
         if nu is not None:
-            a, b = X1 / inner.lengthscale, X2 / inner.lengthscale
+            a = X1 / inner.lengthscale
+            b = X2 / inner.lengthscale
             return self.scale[..., None, None] * stationary(a, b, nu)
         dense: Tensor = self.kernel(X1, X2).to_dense()
         return self.output_scale[..., None, None] * dense
@@ -345,8 +359,8 @@ class Prior(nn.Module):
     def repeated(self, number: int) -> "Prior":
         """Return a batch of copies of this prior."""
         twin = copy.deepcopy(self)
-        # `Kernel.expand_batch` ignores the parts of sums and products, and returns views of one
-        # number, which an optimiser cannot write to.
+        # Repeat by hand: `Kernel.expand_batch` ignores the parts of sums and products, and returns
+        # views of one number, which an optimiser cannot write to.
         for part in twin.kernel.modules():
             if isinstance(part, Kernel):
                 part.batch_shape = torch.Size([number])
@@ -363,8 +377,8 @@ class Prior(nn.Module):
             if isinstance(part, Kernel) and part.batch_shape:
                 part.batch_shape = torch.Size()
                 for name, value in list(part.named_parameters(recurse=False)):
-                    own = nn.Parameter(value.detach()[index].clone(), value.requires_grad)
-                    setattr(part, name, own)
+                    parameter = nn.Parameter(value.detach()[index].clone(), value.requires_grad)
+                    setattr(part, name, parameter)
         if type(self.mean_function) is ConstantMean:
             constant = self.mean_function.constant.detach()
             twin.mean_function = ConstantMean().to(constant)
@@ -378,7 +392,7 @@ class Prior(nn.Module):
         return twin
 
     def with_starts(self, starts: Sequence[tuple[float, float]]) -> "Prior":
-        """Return latents with kernels like this one, and with these constant means and scales."""
+        """Return latents with copies of this kernel, and these constant means and scales."""
         twin = copy.deepcopy(self)
         if type(twin.mean_function) is ZeroMean:
             twin.mean_function = ConstantMean().to(self.raw_output_scale)

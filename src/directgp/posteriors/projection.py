@@ -33,9 +33,13 @@ class Projected(NamedTuple):
     """Moments of f − prior mean at each example."""
 
     mean: BatchedRow
+    """Mean under q(u)."""
+
     variance: BatchedRow
+    """Variance under q(u)."""
+
     residual: BatchedRow
-    """The variance of f given u, whatever q(u) is."""
+    """The variance of f given u, which does not depend on q(u)."""
 
 
 def project(
@@ -56,7 +60,7 @@ def project(
 def whiten(L: Square, Kuf: Matrix) -> Float[Tensor, "*batch m n"]:
     """Compute A = L⁻¹ K_uf."""
     if L.dtype == torch.float64:
-        # A third of the time of a solve with many columns, and accurate enough in float64.
+        # Multiply by the inverse: a third of the time of a solve, and accurate in float64.
         eye = torch.eye(L.shape[-1], dtype=L.dtype, device=L.device)
         inverse: Tensor = torch.linalg.solve_triangular(L, eye, upper=False)
         return inverse @ Kuf
@@ -82,7 +86,7 @@ class _Project(Function):
         ctx: Any, L: Tensor, Kuf: Tensor, k_diag: Tensor, u_mean: Tensor, u_chol: Tensor, A: Tensor
     ) -> tuple[Tensor, Tensor, Tensor]:
         projected = project_whitened(A, residual_variance(k_diag, A), u_mean, u_chol)
-        # Without a gradient in the residual, which is rare, H(h) is H(g_v).
+        # Leave missing gradients None: without one in the residual, H(h) is H(g_v).
         ctx.set_materialize_grads(False)
         ctx.save_for_backward(L, Kuf, k_diag, u_mean, u_chol, A)
         ctx.shape = projected.mean.shape
@@ -117,5 +121,6 @@ class _Project(Function):
             dKuf = dKuf - 2 * torch.linalg.solve_triangular(L.mT, scaled, upper=True)
             dk = dk + g_residual
         dL = -torch.linalg.solve_triangular(L.mT, inner, upper=True).tril()
-        dL, dKuf = dL.sum_to_size(L.shape), dKuf.sum_to_size(Kuf.shape)
+        dL = dL.sum_to_size(L.shape)
+        dKuf = dKuf.sum_to_size(Kuf.shape)
         return dL, dKuf, dk.sum_to_size(k_diag.shape), *to_q, None

@@ -24,25 +24,35 @@ _BLOCK_VALUES = 2**24
 """Entries of K_uf in one block of predictions, 128 MB in float64."""
 
 _CACHED_VALUES = 2**17
-"""The same on a CPU, for arrays that stay in the cache."""
+"""Entries of K_uf in one block on a CPU, where arrays stay in the cache."""
 
 _CENTRE_ROWS = 15
-"""Inputs whose median is the centre."""
+"""Number of inputs whose median is the centre."""
 
 _GROWTH_ROWS = 5000
 """Rows from which new inducing inputs are chosen."""
 
 _NUGGET = {torch.float64: 1e-8, torch.float32: 1e-5}
+"""Default nugget of each precision."""
 
 
 class Cross(NamedTuple):
-    """Prior moments of some examples and the inducing variables, with L and jitter of `factor`."""
+    """Prior moments of examples and inducing variables, with the result of `factor`."""
 
     L: Float[Tensor, "*batch m m"]
+    """Lower Cholesky factor of K_uu."""
+
     Kuf: Float[Tensor, "*batch m n"]
+    """Covariance of u and f."""
+
     k_diag: BatchedRow
+    """Prior variance of each f_i."""
+
     mean: BatchedRow
+    """Prior mean of each f_i."""
+
     jitter: Float[Tensor, "*batch"]
+    """Jitter of K_uu beyond the nugget."""
 
 
 @dataclass(frozen=True)
@@ -50,15 +60,23 @@ class Joint:
     """Mean and covariance of q(f) at several inputs."""
 
     mean: BatchedRow
+    """Mean of f at each input."""
+
     covariance: Float[Tensor, "*batch n n"]
+    """Covariance of f at each pair of inputs."""
 
 
 class Features(NamedTuple):
-    """A, residual and prior mean of some examples, constant while only q(u) changes."""
+    """What the marginals of examples need besides q(u)."""
 
     A: Float[Tensor, "*batch m n"]
+    """L⁻¹ K_uf."""
+
     residual: BatchedRow
+    """Variance of each f_i given u."""
+
     mean: BatchedRow
+    """Prior mean of each f_i."""
 
 
 @final
@@ -66,7 +84,7 @@ class SparsePosterior(nn.Module):
     """q(f) = ∫ p(f given u) q(u) du, with q(u) free and whitened.
 
     u = L w, w ~ N(u_mean, u_chol u_cholᵀ).
-    L Lᵀ = K_uu + nugget·diag(K_uu): the inducing variables are f(Z) plus noise of that relative
+    L Lᵀ = K_uu + nugget·diag(K_uu): the inducing variables are f(Z) plus noise with this relative
     variance, which keeps the factorisation and its derivative accurate. This defines the inducing
     variables and is no approximation: q(f) is exact for them, and no variance gets jitter.
 
@@ -99,7 +117,8 @@ class SparsePosterior(nn.Module):
         self, prior: Prior, Z: Float[Tensor, "*batch m d"], nugget: float | None = None
     ) -> None:
         super().__init__()
-        who, shape = "Z of SparsePosterior", f"shape {tuple(Z.shape)}"
+        who = "Z of SparsePosterior"
+        shape = f"shape {tuple(Z.shape)}"
         require(Z.ndim >= 2 and Z.shape[-2] >= 1, who, "of shape (m, d) with m ≥ 1", shape)
         require(bool(torch.isfinite(Z).all()), who, "finite", "NaN or infinity")
         dtype = prior.raw_output_scale.dtype
@@ -148,14 +167,15 @@ class SparsePosterior(nn.Module):
         change, and the centre and units of the inputs come from Z.
         """
         inputs = (self.Z if X is None else X).detach().reshape(-1, self.Z.shape[-1])
-        # Of some rows: a median does not follow a far input.
-        some = inputs[:: -(-len(inputs) // _CENTRE_ROWS)]
-        centre = some.median(0, keepdim=True).values
-        spread = (some - centre).abs().median(0, keepdim=True).values
+        # Take medians of a few rows: they do not follow a far input.
+        sample = inputs[:: -(-len(inputs) // _CENTRE_ROWS)]
+        centre = sample.median(0, keepdim=True).values
+        spread = (sample - centre).abs().median(0, keepdim=True).values
         if self.prior.natural().lengthscale.shape[-1] == 1:
             spread = spread.amax().expand(spread.shape)
         unit = torch.where((spread > 0) & spread.isfinite(), spread, 1.0)
-        size, batch = rows * self.Z.shape[-2], tuple(self.u_mean.shape[:-1])
+        size = rows * self.Z.shape[-2]
+        batch = tuple(self.u_mean.shape[:-1])
         constant = X is not None
         return StationaryMarginals(self.nugget, centre, unit, size, batch, constant_inputs=constant)
 
@@ -186,12 +206,12 @@ class SparsePosterior(nn.Module):
 
     def with_own_kernels(self) -> "SparsePosterior":
         """Return the same latent functions, with a kernel and inducing inputs for each."""
-        each = [self.latent(k) for k in range(self.num_latent)]
-        twin = each[0].with_latents(self.num_latent)
-        values = [one.state_dict() for one in each]
+        latents = [self.latent(k) for k in range(self.num_latent)]
+        twin = latents[0].with_latents(self.num_latent)
+        values = [latent.state_dict() for latent in latents]
         with torch.no_grad():
             for name, value in twin.state_dict().items():
-                many = torch.stack([one[name] for one in values])
+                many = torch.stack([latent[name] for latent in values])
                 value.copy_(many[0] if many[0].shape == value.shape else many.view_as(value))
         return twin
 
@@ -224,9 +244,10 @@ class SparsePosterior(nn.Module):
                 torch.isnan(mean + variance).view(self.u_mean[..., 0].numel(), len(X)).any(0)
             )
             if bool(undefined.any()):
-                # So many lengthscales away that the products of `fused` overflow.
+                # Recompute these rows: so far away, the products of `fused` overflow.
                 far = self.marginals(X[undefined])
-                mean[..., undefined], variance[..., undefined] = far.mean, far.variance
+                mean[..., undefined] = far.mean
+                variance[..., undefined] = far.variance
                 if bool(torch.isnan(mean + variance).any()):
                     raise NumericalError(
                         "The posterior is not defined at some rows of X: lengthscales and inputs "
@@ -236,7 +257,8 @@ class SparsePosterior(nn.Module):
 
     def _fused_marginals(self, rows: int, blocks: Sequence[Tensor]) -> list[Any]:
         """Return the `Marginals` of each block of rows, without a tape."""
-        natural, fused = self.prior.natural(), self.fused(rows)
+        natural = self.prior.natural()
+        fused = self.fused(rows)
         with fused.threads():
             fused.set_prior(self.Z, natural)
             fused.set_q(self.u_mean, self.u_chol.tril())
@@ -246,7 +268,7 @@ class SparsePosterior(nn.Module):
     def joint(self, X: Float[Tensor, "*#batch n d"], factor: Cholesky | None = None) -> Joint:
         """Return mean and covariance of f at the rows of X, differentiable in X and parameters.
 
-        X may have leading batch axes. `factor` is that of K_uu, if already computed.
+        X may have leading batch axes. `factor` is the factor of K_uu, if already computed.
         """
         prior_mean, A, residual = self._conditional(X, factor)
         T = self.u_chol.tril().mT @ A
@@ -265,7 +287,7 @@ class SparsePosterior(nn.Module):
         if generator is None:
             generator = fresh_generator(X.device)
         if X.dtype != torch.float64:
-            # Between close inputs K_ff − AᵀA is small, below the rounding error of float32.
+            # Draw in float64: between close inputs K_ff − AᵀA is below float32's rounding error.
             wide = copy.deepcopy(self).double()
             return wide.sample(X.double(), num_samples, generator).to(X.dtype)
         with torch.no_grad():
@@ -301,7 +323,7 @@ class SparsePosterior(nn.Module):
         the device; the caller checks later.
         """
         Kuu = self.prior.gram(self.Z)
-        # gpytorch's distance of an input to itself is off by √eps while Z needs a gradient.
+        # Set the diagonal: gpytorch's distance of an input to itself is off by √eps if Z is free.
         diagonal = (1 + self.nugget) * self.prior.variance(self.Z).double()
         Kuu = torch.diagonal_scatter(Kuu, diagonal.expand(Kuu.shape[:-1]), dim1=-2, dim2=-1)
         L, jitter = jittered_cholesky(Kuu, checked=checked)
@@ -312,7 +334,7 @@ class SparsePosterior(nn.Module):
         with torch.no_grad():
             cross = self.cross(X, factor)
             A = whiten(cross.L, cross.Kuf)
-            # A constant mean is a view of its parameter, which may change.
+            # Copy the mean: a constant one is a view of its parameter, which may change.
             mean = cross.mean.detach().clone()
             return Features(A, residual_variance(cross.k_diag, A), mean)
 
@@ -366,7 +388,8 @@ class SparsePosterior(nn.Module):
         """Return q(u) = p(u) for every `step`-th inducing input."""
         twin = copy.deepcopy(self)
         few = self.Z.detach()[..., ::step, :].clone()
-        batch, m = self.u_mean.shape[:-1], few.shape[-2]
+        batch = self.u_mean.shape[:-1]
+        m = few.shape[-2]
         eye = torch.eye(m, dtype=few.dtype, device=few.device).expand(*batch, -1, -1).clone()
         twin.Z = nn.Parameter(few, self.Z.requires_grad)
         twin.u_mean = nn.Parameter(few.new_zeros(*batch, m))
@@ -376,16 +399,17 @@ class SparsePosterior(nn.Module):
     def grown(self, X: Inputs, number: int) -> "SparsePosterior":
         """Return the same q(f) with more inducing inputs: rows of X that u predicts worst.
 
-        Each is the row with the largest variance of f given u and the rows chosen before. q(u) of
-        the new ones is p(u_new given u), which in whitened coordinates is N(0, I).
+        Each new input is the row with the largest variance of f given u and the rows chosen
+        before. q of the new variables is p(u_new given u), in whitened coordinates N(0, I).
         """
         with torch.no_grad():
             count = min(len(X), _GROWTH_ROWS)
-            # In integers: float32 rounds large ones.
+            # Compute the rows in integers: float32 rounds large ones.
             rows = X[torch.arange(count, device=X.device) * len(X) // count]
             Z = rows[self._worst_known(rows, number)]
             twin = copy.deepcopy(self)
-            m, k = self.num_inducing, len(Z)
+            m = self.num_inducing
+            k = len(Z)
             added = Z.expand(*self.Z.shape[:-2], -1, -1)
             twin.Z = nn.Parameter(torch.cat([self.Z, added], -2), self.Z.requires_grad)
             batch = self.u_mean.shape[:-1]
@@ -403,23 +427,25 @@ class SparsePosterior(nn.Module):
         Of several latents, each row counts by its largest share of the prior variance.
         """
         A, residual, _ = self.features(X)
-        basis, found = A, []
-        residual, variance = residual.clone(), self.prior.variance(X)
-        # At a row of Z it is the nugget.
-        known = max(1e-6, 2 * self.nugget)
+        basis = A
+        chosen = []
+        residual = residual.clone()
+        variance = self.prior.variance(X)
+        # Stop above the nugget, which is the share at a row of Z.
+        negligible = max(1e-6, 2 * self.nugget)
         for _ in range(min(number, len(X))):
             share = (residual / variance).reshape(-1, len(X)).amax(0)
             i = int(share.argmax())
-            if not share[i] > known:
+            if not share[i] > negligible:
                 break
-            found.append(i)
+            chosen.append(i)
             row = self.prior.covariance(X[i : i + 1], X)[..., 0, :]
             column = row - (basis[..., i].unsqueeze(-2) @ basis).squeeze(-2)
             column = column / residual[..., i : i + 1].clamp(min=self.nugget).sqrt()
             residual = (residual - column**2).clamp(min=0.0)
             residual[..., i] = 0.0
             basis = torch.cat([basis, column.unsqueeze(-2)], -2)
-        return found
+        return chosen
 
     def repeated(self, number: int, shared_prior: bool) -> "SparsePosterior":
         """Return a batch of `number` q(u), each with its own prior and Z unless shared."""

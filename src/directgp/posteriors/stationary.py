@@ -51,7 +51,7 @@ from directgp.shapes import BatchedRow, Inputs
 
 
 _NEAR = 1e4
-"""Half of a squared distance from the centre, in lengthscales, up to which products are used."""
+"""Up to this half squared distance from the centre, in lengthscales, products give distances."""
 
 RBF = math.inf
 """The smoothness ν of the RBF kernel, the limit of the Matérn kernels."""
@@ -73,8 +73,10 @@ class Natural(NamedTuple):
     """One number, or one for each feature."""
 
     scale: Float[Tensor, "*#batch"]
+    """s²."""
+
     constant: Float[Tensor, "*#batch"] | None
-    """s², and the prior mean; None for 0."""
+    """The prior mean; None for 0."""
 
     def plus_constant(self, mean: BatchedRow) -> BatchedRow:
         """Return a mean of f with the prior mean added."""
@@ -85,19 +87,29 @@ class Gradient(NamedTuple):
     """Gradient of a loss in the parameters of the marginals and the KL."""
 
     Z: Float[Tensor, "*batch m d"]
+    """Gradient in the inducing inputs."""
+
     lengthscale: Float[Tensor, "*batch 1 k"]
+    """Gradient in ℓ."""
+
     log_scale: Float[Tensor, "*batch"]
+    """Gradient in log s²."""
+
     u_mean: Float[Tensor, "*batch m"]
+    """Gradient in the whitened mean."""
+
     u_chol: Float[Tensor, "*batch m m"]
+    """Gradient in the factor of the whitened covariance."""
 
 
 class KnownSums(NamedTuple):
     """Sums over rows that the caller of `gradient` knows from `weighted_gram`."""
 
     gram_factor: float
+    """2 A diag(g_v) Aᵀ over the last weighted gram; 0 for a loss without the variance."""
+
     variance: Float[Tensor, "*batch"]
-    """2 A diag(g_v) Aᵀ is the last weighted gram times the first; the second is Σ g_v·variance.
-    Both are 0 for a loss that does not depend on the variance."""
+    """Σ g_v·variance; 0 for a loss without the variance."""
 
 
 @final
@@ -109,21 +121,27 @@ class _Inducing:
 
     def __init__(self, m: int, d: int, k: int, new: Callable[..., Array], narrow: bool) -> None:
         self.left = new(m, d + 1 + k)
-        self.aw, self.half = self.left[..., :d], self.left[..., d]
+        self.aw = self.left[..., :d]
+        self.half = self.left[..., d]
         self.rest = self.left[..., d + 1 :]
         self.inputs = new(m, d + 1)
         """(a, 1)."""
         self.wide = new(m, d + 1, dtype=torch.float64) if narrow else self.inputs
         """The same in float64."""
-        self.a, self.wide_a = self.inputs[..., :d], self.wide[..., :d]
+        self.a = self.inputs[..., :d]
+        self.wide_a = self.wide[..., :d]
         self.wide_half = new(m, dtype=torch.float64) if narrow else self.half
         self.Kuu, self.r, self.E, self.inner = (new(m, m, dtype=torch.float64) for _ in range(4))
-        self.diagonal, self.r_diagonal = diagonal_of(self.Kuu), diagonal_of(self.r)
+        self.diagonal = diagonal_of(self.Kuu)
+        self.r_diagonal = diagonal_of(self.r)
         self.summed = new(m, d + 1 + k)
         """W (X, 1, X∘X)."""
-        self.D, self.LD = new(m, m + 1), new(m, m + 1)
-        """(S Sᵀ − I, m), and L⁻ᵀ times it."""
-        self.D_square, self.D_mean = self.D[..., :m], self.D[..., m]
+        self.D = new(m, m + 1)
+        """(S Sᵀ − I, m)."""
+        self.LD = new(m, m + 1)
+        """L⁻ᵀ D."""
+        self.D_square = self.D[..., :m]
+        self.D_mean = self.D[..., m]
         self.D_diagonal = diagonal_of(self.D_square)
 
 
@@ -163,13 +181,15 @@ class StationaryMarginals(Projection):
         constant_inputs: bool = False,
     ) -> None:
         super().__init__(size, centre, batch)
-        self._nugget, self._centre, self._unit = nugget, self.array(centre), self.array(unit)
+        self._nugget = nugget
+        self._centre = self.array(centre)
+        self._unit = self.array(unit)
         self._constant = constant_inputs
         self._seen: Tensor | None = None
         self._reach = farthest(centre.dtype)
         self._zero, self._one, self._rounding = (
-            self.array(centre.new_tensor(each))
-            for each in (0.0, 1.0, torch.finfo(centre.dtype).eps)
+            self.array(centre.new_tensor(number))
+            for number in (0.0, 1.0, torch.finfo(centre.dtype).eps)
         )
         self._narrow = centre.dtype != torch.float64
         self._kept: dict[int, tuple[list[Tensor], list[Array], Array, list[_KernelBlock]]] = {}
@@ -189,16 +209,18 @@ class StationaryMarginals(Projection):
             self.sums = Sums(m, self.new)
             k = self._lengthscale.shape[-1]
             self._at = _Inducing(m, d, k, self.new, self._narrow)
-        at, self._nu, xp = self._at, natural.nu, self.xp
+        at = self._at
+        self._nu = natural.nu
+        xp = self.xp
         self._w = self._unit / self._lengthscale
-        # Rounded as the rows are, so that equal inputs have a distance of exactly 0.
+        # Round as the rows are rounded, so that equal inputs have a distance of exactly 0.
         at.a[...] = self.array(Z) - self._centre
         at.a /= self._unit
         at.a *= self._w
         clip_in_place(at.a, self._reach)
         xp.sum(at.a * at.a, -1, out=at.half)
         at.half *= -0.5
-        # The other stream does what needs no factor, until `_whiten`.
+        # Factorise on a side stream; until `_whiten` the main one does what needs no factor.
         with SideStream(Z.device) as self._side_stream:
             self._factorise(at, checked)
         self._deviation = xp.sqrt(self._scale)
@@ -245,16 +267,18 @@ class StationaryMarginals(Projection):
         return tensor_of(self._arrays[0] * self._deviation[..., None])
 
     def _scaled_results(self) -> tuple[BatchedRow, BatchedRow]:
-        """Return mean and variance of f from those of the process of unit variance."""
+        """Scale mean and variance of the process of unit variance to f."""
         mean, variance, _ = self._arrays
-        scaled = mean * self._deviation[..., None], variance * self._scale[..., None]
-        return tensor_of(scaled[0]), tensor_of(scaled[1])
+        scaled_mean = mean * self._deviation[..., None]
+        scaled_variance = variance * self._scale[..., None]
+        return tensor_of(scaled_mean), tensor_of(scaled_variance)
 
     @override
     def weighted_gram(
         self, weights: BatchedRow, values: BatchedRow
     ) -> tuple[Float[Tensor, "*batch m m"], Float[Tensor, "*batch m"]]:
-        scale, deviation = self._scale[..., None], self._deviation[..., None]
+        scale = self._scale[..., None]
+        deviation = self._deviation[..., None]
         self.gram(self.array(weights) * scale, self.array(values) * deviation)
         return tensor_of(self.sums.H), tensor_of(self.sums.dm)
 
@@ -268,14 +292,18 @@ class StationaryMarginals(Projection):
         *,
         known: KnownSums | None = None,
     ) -> Gradient:
-        """Return the gradient of a loss, given that in mean, variance, KL and residual."""
-        at, xp, blocks = cast(_Inducing, self._at), self.xp, self._blocks
-        scale, deviation = self._scale[..., None], self._deviation[..., None]
-        g_mean, g_variance = self.array(mean) * deviation, self.array(variance) * scale
+        """Return the gradient of a loss from its gradients in mean, variance, KL and residual."""
+        at = cast(_Inducing, self._at)
+        xp = self.xp
+        blocks = self._blocks
+        scale = self._scale[..., None]
+        deviation = self._deviation[..., None]
+        g_mean = self.array(mean) * deviation
+        g_variance = self.array(variance) * scale
         g_residual = None if residual is None else self.array(residual) * scale
         extra: Array = 0.0
         if g_residual is not None:
-            # Copies; in torch, +H would be H itself.
+            # Multiply by 1 to copy; in torch, +H would be H itself.
             last = 1 * self.sums.H
             self.gram(2 * g_residual, g_mean)
             extra = 1 * self.sums.H
@@ -291,9 +319,10 @@ class StationaryMarginals(Projection):
             in_q = self.q_gradient(kl)
         inverse = self._narrowed(self._inverse.swapaxes(-1, -2))
         LD = triangular_times(inverse, at.D, out=at.LD, upper=True)
-        # Without a gradient in the variance, only the last row of (2 A diag g_v; g_μᵀ) is not 0.
+        # Use the last row of (2 A diag g_v; g_μᵀ) if the gradient in the variance is 0.
         mean_only = known is not None and known.gram_factor == 0
-        summed, used = at.summed, slice(-1 if mean_only else 0, None)
+        summed = at.summed
+        used = slice(-1 if mean_only else 0, None)
         for index, block in enumerate(blocks):
             if len(blocks) > 1:
                 self.write_scaled(block, twice, g_mean)
@@ -303,8 +332,12 @@ class StationaryMarginals(Projection):
                 W += triangular_times(inverse, block.spare, out=block.scaled_A, upper=True)
             W *= block.E
             add_product(summed, W, block.features, first=index == 0)
-        d, lengthscale, w = at.a.shape[-1], self._lengthscale, self._w
-        Wb, rows, rest = summed[..., :d] * w, summed[..., d : d + 1], summed[..., d + 1 :]
+        d = at.a.shape[-1]
+        lengthscale = self._lengthscale
+        w = self._w
+        Wb = summed[..., :d] * w
+        rows = summed[..., d : d + 1]
+        rest = summed[..., d + 1 :]
         da = Wb - rows * at.a
         d_log = (rest.sum(-2) * w[..., 0, : rest.shape[-1]] ** 2)[..., None, :]
         d_log_scale = self._log_scale_gradient(g_mean, g_variance, g_residual, known)
@@ -324,12 +357,12 @@ class StationaryMarginals(Projection):
         self, g_mean: Array, g_variance: Array, g_residual: Array | None, known: KnownSums | None
     ) -> Array:
         mean, variance, residual = self._arrays
-        found = 0.5 * (g_mean * mean).sum(-1)
+        gradient = 0.5 * (g_mean * mean).sum(-1)
         if known is None:
-            found = found + (g_variance * variance).sum(-1)
+            gradient = gradient + (g_variance * variance).sum(-1)
         else:
-            found = found + self.array(known.variance)
-        return found if g_residual is None else found + (g_residual * residual).sum(-1)
+            gradient = gradient + self.array(known.variance)
+        return gradient if g_residual is None else gradient + (g_residual * residual).sum(-1)
 
     def _narrowed(self, matrix: Array) -> Array:
         """Return a float64 array in the dtype of the inputs."""
@@ -339,7 +372,8 @@ class StationaryMarginals(Projection):
 
     def _start(self, X: Inputs) -> list[_KernelBlock]:
         """Return the blocks of these rows, with buffers for their results."""
-        at, n = cast(_Inducing, self._at), len(X)
+        at = cast(_Inducing, self._at)
+        n = len(X)
         m, d = at.a.shape[-2:]
         if n not in self._kept:
             results = [X.new_empty(*self.batch, n) for _ in range(3)]
@@ -362,14 +396,17 @@ class StationaryMarginals(Projection):
 
     def _whiten(self, block: _KernelBlock) -> None:
         """Compute K_uf, E, A and the residual of one block."""
-        at, xp, nu = cast(_Inducing, self._at), self.xp, self._nu
+        at = cast(_Inducing, self._at)
+        xp = self.xp
+        nu = self._nu
         if nu == RBF:
             Kuf = xp.matmul(at.left, block.right, out=block.E)
             exp_in_place(xp.minimum(Kuf, self._zero, out=Kuf))
         else:
-            r, Kuf = xp.matmul(at.left, block.right, out=block.T), block.spare
+            r = xp.matmul(at.left, block.right, out=block.T)
+            Kuf = block.spare
             if nu == 0.5:
-                # K has a kink at 0, where the product loses half of the digits of a distance.
+                # Use differences: K has a kink at 0, where a product loses half of the digits.
                 b = block.features[..., : at.a.shape[-1]] * self._w
                 squares = _squared_distances(tensor_of(at.a), tensor_of(b))
                 tensor_of(r).copy_(squares).mul_(-0.5)
@@ -379,12 +416,12 @@ class StationaryMarginals(Projection):
             triangular_times(self._inverse, Kuf, out=block.A, upper=False)
             explained = column_squares(block.A)
         elif xp is torch and Kuf.is_cuda:
-            # Rounded to float32, the inverse would lose the digits of s² − ΣA².
+            # Multiply in float64: rounded to float32, the inverse loses the digits of s² − ΣA².
             A = self._inverse @ Kuf.double()
             explained = column_squares(A)
             block.A.copy_(A)
         else:
-            # A solve in float32 keeps them too, and is faster on a CPU.
+            # Solve in float32: this keeps the digits too, and is faster on a CPU.
             solve_lower(self._narrowed(self._L), Kuf, out=block.A)
             explained = column_squares(block.A)
         xp.subtract(self._one, explained, out=block.residual)
@@ -392,7 +429,10 @@ class StationaryMarginals(Projection):
 
     def _factorise(self, at: _Inducing, checked: bool) -> None:
         """Compute K_uu, E, L and L⁻¹ in float64."""
-        xp, nu, a, half = self.xp, self._nu, at.wide_a, at.wide_half
+        xp = self.xp
+        nu = self._nu
+        a = at.wide_a
+        half = at.wide_half
         if self._narrow:
             at.wide[...] = at.inputs
             xp.sum(a * a, -1, out=half)
@@ -402,12 +442,12 @@ class StationaryMarginals(Projection):
             at.r += half[..., None]
             at.r += half[..., None, :]
         else:
-            # The product would lose the digits of small distances between far inputs, and with
-            # ν = ½, where K has a kink, half of those of any.
+            # Use differences: a product loses the digits of small distances between far inputs,
+            # and with ν = ½, where K has a kink, half of the digits of any distance.
             tensor_of(at.r).copy_(_squared_distances(tensor_of(a), tensor_of(a))).mul_(-0.5)
         at.r_diagonal[...] = 0
         if nu == RBF:
-            # The diagonal of E, to which the nugget is added, cancels in every gradient.
+            # Share the memory: the diagonal of E, with the nugget, cancels in every gradient.
             self._E = exp_in_place(xp.minimum(at.r, self._zero, out=at.Kuu))
         else:
             self._E = at.E
@@ -430,7 +470,7 @@ class StationaryMarginals(Projection):
 
 
 def _squared_distances(a: Tensor, b: Tensor) -> Tensor:
-    """Return squared distances from differences, which keep the digits of small ones."""
+    """Return squared distances from differences, which keep the digits of small distances."""
     return torch.cdist(a, b, compute_mode="donot_use_mm_for_euclid_dist").square_()
 
 

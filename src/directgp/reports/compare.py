@@ -45,25 +45,41 @@ class Entry(NamedTuple):
     """A cell of the table of scores."""
 
     text: str
+    """Text of the cell."""
+
     rank: float | None
     """Value by which the column is sorted; None comes last."""
 
     error: str = ""
+    """Standard error, as text."""
+
     unit: str = ""
+    """Unit after the text."""
+
     best: bool = False
+    """Whether the value is the best of its column."""
+
     close: bool = False
+    """Whether the value cannot be distinguished from the best."""
+
     note: str = ""
+    """Remark after the text."""
 
 
 class ScoreTable(NamedTuple):
     """The table of scores at one size of training set."""
 
     size: int
+    """Number of training rows."""
+
     heading: str
+    """Heading of the table."""
+
     columns: dict[str, str]
-    """Number of training rows, heading, and explanations of the columns by title."""
+    """Maps the title of a column to its explanation."""
 
     rows: dict[Method, tuple[Entry, ...]]
+    """Maps a method to its cells."""
 
     @property
     def shown_on_phones(self) -> list[bool]:
@@ -91,7 +107,7 @@ def score_table(ranking: Sequence[RankingRow], scores: Sequence[Score]) -> Score
         size=ranking[0].size,
         heading=f"{ranking[0].size:,} training rows, {of}",
         columns=about,
-        rows={each.method: row for each, row in zip(ranking, rows, strict=True)},
+        rows={ranked.method: row for ranked, row in zip(ranking, rows, strict=True)},
     )
 
 
@@ -99,18 +115,19 @@ def _scores(estimates: Sequence[ScoreEstimate], score: Score) -> list[Entry]:
     """Return one column; a single method is not marked as the best."""
     nominal = score.better == "nominal"
     factor = 100.0 if nominal else 1.0
-    means, errors = [factor * e.mean for e in estimates], [factor * e.error for e in estimates]
+    means = [factor * e.mean for e in estimates]
+    errors = [factor * e.error for e in estimates]
     decimals = min(decimals_for(means, errors), 1 if nominal else 20)
     return [
         Entry(
             text=fixed(mean, decimals),
             error=fixed(error, decimals) if math.isfinite(error + mean) else "",
             unit=" %" if nominal else "",
-            rank=_rank(abs(each.mean - COVERAGE) if nominal else each.mean),
-            best=each.best and len(estimates) > 1 and math.isfinite(mean),
-            close=each.close and not each.best,
+            rank=_rank(abs(estimate.mean - COVERAGE) if nominal else estimate.mean),
+            best=estimate.best and len(estimates) > 1 and math.isfinite(mean),
+            close=estimate.close and not estimate.best,
         )
-        for each, mean, error in zip(estimates, means, errors, strict=True)
+        for estimate, mean, error in zip(estimates, means, errors, strict=True)
     ]
 
 
@@ -118,7 +135,8 @@ def _beta(row: RankingRow) -> Entry:
     """Return the median, and the range if repeats chose different values."""
     if row.method.objective == "fitc" or math.isnan(row.beta):
         return Entry("–", None)
-    low, high = min(row.betas), max(row.betas)
+    low = min(row.betas)
+    high = max(row.betas)
     note = f"{number(low, 2)} to {number(high, 2)}" if low != high else ""
     return Entry(number(row.beta), _rank(row.beta), note=note)
 
@@ -133,14 +151,14 @@ def write_report(comparison: Comparison, folder: Path) -> Path:
     Files of an earlier report in the folder are replaced, and its other pictures are removed.
     """
     findings = Findings(comparison)
-    found = verdict(findings)
-    pictures = [render(picture) for picture in make_pictures(findings, found.method)]
+    judgement = verdict(findings)
+    pictures = [render(picture) for picture in make_pictures(findings, judgement.method)]
     return write_files(
         folder,
         pictures,
         results_parquet(comparison),
-        ("report.json", report_document(findings, found)),
-        page(findings, found, pictures),
+        ("report.json", report_document(findings, judgement)),
+        page(findings, judgement, pictures),
     )
 
 
@@ -160,7 +178,7 @@ def page(findings: Findings, verdict: Verdict, pictures: Sequence[RenderedPictur
         question=f"Predicting {one_line(data.target, 80)}, {_KINDS[data.task].format(many)}",
         task=data.task,
         verdict=verdict,
-        tables=[score_table(found, findings.scores) for found in findings.by_size.values()],
+        tables=[score_table(ranking, findings.scores) for ranking in findings.by_size.values()],
         close=CLOSE,
         coverage=COVERAGE,
         pictures=pictures,
@@ -180,23 +198,26 @@ def data_facts(findings: Findings) -> dict[str, str]:
     """Return the section about the data: values by name."""
     data = findings.comparison.plan.data
     names = [one_line(name, 40) for name in data.feature_names]
-    found = {
+    facts = {
         "source": one_line(data.source, 200),
         "rows": f"{data.num_rows:,}",
         "features": f"{len(names)}: {listed(names, _MAX_NAMES)}",
         "target": one_line(data.target, 200),
     }
     if data.classes:
-        found["classes"] = joined([one_line(name, 40) for name in data.classes])
-    return {**found, "fingerprint": data.fingerprint}
+        facts["classes"] = joined([one_line(name, 40) for name in data.classes])
+    return {**facts, "fingerprint": data.fingerprint}
 
 
 def run_facts(findings: Findings) -> dict[str, str]:
     """Return the section about splits, settings and the machine: values by name."""
     comparison = findings.comparison
-    plan, settings = comparison.plan, comparison.plan.settings
-    inducing, betas = settings.num_inducing, settings.betas
-    chosen, lengthscales = "chosen by evidence on each split", "one for all features"
+    plan = comparison.plan
+    settings = comparison.plan.settings
+    inducing = settings.num_inducing
+    betas = settings.betas
+    chosen = "chosen by evidence on each split"
+    lengthscales = "one for all features"
     if settings.ard:
         lengthscales = chosen if settings.ard == "auto" else "one a feature"
     where = "one core" if settings.device == "cpu" else "the GPU"
@@ -237,7 +258,8 @@ def _models(findings: Findings) -> str:
 def report_document(findings: Findings, verdict: Verdict) -> dict[str, Any]:
     """Return the content of report.json."""
     comparison = findings.comparison
-    plan, same = comparison.plan, ("versions", "machine", "command", "began", "seconds")
+    plan = comparison.plan
+    same = ("versions", "machine", "command", "began", "seconds")
     method = "" if verdict.method is None else verdict.method.name
     return {
         "schema": SCHEMA,
@@ -247,18 +269,18 @@ def report_document(findings: Findings, verdict: Verdict) -> dict[str, Any]:
         "scores": [asdict(score) for score in findings.scores],
         "standings": [
             {**asdict(row), "method": row.method.name, "beta": row.beta}
-            for found in findings.by_size.values()
-            for row in found
+            for ranking in findings.by_size.values()
+            for row in ranking
         ],
-        "features": [asdict(each) for each in findings.importance(method)],
+        "features": [asdict(entry) for entry in findings.importance(method)],
         "significance": SIGNIFICANT,
         **{name: getattr(plan, name) for name in ("repeats", "sizes", "seed")},
         "rows": asdict(plan.parts),
         "settings": plan.settings.model_dump(),
         "failed": [
-            {name: getattr(each.cell, name) for name in ("method", "repeat", "size")}
-            | {"reason": each.reason}
-            for each in comparison.failed
+            {name: getattr(entry.cell, name) for name in ("method", "repeat", "size")}
+            | {"reason": entry.reason}
+            for entry in comparison.failed
         ],
         "damaged": comparison.damaged,
         **{name: getattr(comparison, name) for name in same},
@@ -270,15 +292,17 @@ def results_parquet(comparison: Comparison) -> bytes:
     labels = {method.name: method.label for method in comparison.plan.methods}
     shared = ("method", "repeat", "size", "seed")
     outcomes = ("beta", "seconds", "evaluations", "status", "reason", "num_test")
-    found: list[tuple[Any, dict[str, Any]]] = [
+    cell_outcomes: list[tuple[Any, dict[str, Any]]] = [
         (run.cell, run.outcome.scores | {name: getattr(run.outcome, name) for name in outcomes})
         for run in comparison.runs
     ]
-    found += [(f.cell, {"status": "failed", "reason": f.reason}) for f in comparison.failed]
-    found.sort(key=lambda each: (each[0].size, each[0].repeat, list(labels).index(each[0].method)))
+    cell_outcomes += [(f.cell, {"status": "failed", "reason": f.reason}) for f in comparison.failed]
+    cell_outcomes.sort(
+        key=lambda entry: (entry[0].size, entry[0].repeat, list(labels).index(entry[0].method))
+    )
     rows = [
         {name: getattr(cell, name) for name in shared} | {"label": labels[cell.method]} | outcome
-        for cell, outcome in found
+        for cell, outcome in cell_outcomes
     ]
     scores = [score.name for score in scores_of(comparison)]
     columns = (

@@ -57,14 +57,20 @@ _MAX_FEATURES = 12
 _MAX_CLASS = 24
 """Letters of a class in a legend."""
 
-_MAX_TEXTS, _LEAST_TEXT = 12, 0.005
-"""Classes up to which a matrix has numbers, and the least share that is written."""
+_MAX_TEXTS = 12
+"""Largest number of classes of a matrix with numbers."""
+
+_LEAST_TEXT = 0.005
+"""Smallest share that is written."""
 
 _DENSEST = 0.55
 """Opacity of the square of a share of 1; its number can be read in light and in dark colours."""
 
-_MAX_TICKS, _MAX_TICK = 20, 12
-"""Classes that are named along a matrix, and letters of each name."""
+_MAX_TICKS = 20
+"""Largest number of classes that are named along a matrix."""
+
+_MAX_TICK = 12
+"""Largest number of letters of a name along a matrix."""
 
 _Content = TypeVar("_Content")
 
@@ -80,7 +86,7 @@ def make_pictures(findings: Findings, method: Method | None) -> list[Picture]:
 
 
 def _panels(
-    found: dict[Method, _Content],
+    contents: dict[Method, _Content],
     draw: Callable[[Axes, _Content, Mark], None],
     describe: Callable[[_Content], str],
 ) -> list[Panel]:
@@ -91,7 +97,7 @@ def _panels(
         alt = f"{method.label}: {describe(content)}"
         return Panel(method.label, lambda ax: draw(ax, content, mark), alt)
 
-    return [panel(*each) for each in found.items()]
+    return [panel(*entry) for entry in contents.items()]
 
 
 def _described(panels: Sequence[Panel]) -> str:
@@ -103,14 +109,14 @@ def _scores(findings: Findings) -> Picture:
     shown = findings.scores[:2]
 
     def panel(score: Score) -> Panel:
-        found = [(s.method, s.scores[score.name]) for s in findings.ranking]
+        estimates = [(s.method, s.scores[score.name]) for s in findings.ranking]
         rows = [
-            (method.label, method_mark(method.name), each.values, each.mean, each.error)
-            for method, each in found
+            (method.label, method_mark(method.name), estimate.values, estimate.mean, estimate.error)
+            for method, estimate in estimates
         ]
-        decimals = decimals_for([e.mean for _, e in found], [e.error for _, e in found])
-        words = [f"{m.label} {with_error(e.mean, e.error, decimals)}" for m, e in found]
-        repeats = plural(len(found[0][1].values), "repeat")
+        decimals = decimals_for([e.mean for _, e in estimates], [e.error for _, e in estimates])
+        words = [f"{m.label} {with_error(e.mean, e.error, decimals)}" for m, e in estimates]
+        repeats = plural(len(estimates[0][1].values), "repeat")
         alt = f"{score.label}, mean of {repeats}: {'; '.join(words)}."
         label = f"{score.label} (lower is better)"
         return Panel("", lambda ax: draw_estimates(ax, rows, label), alt)
@@ -123,7 +129,7 @@ def _scores(findings: Findings) -> Picture:
         short=names,
         caption="Large marks are means with one standard error, small ones single repeats. "
         "Further left is better; outliers are arrows at the edge.",
-        alt=" ".join(each.alt for each in panels),
+        alt=" ".join(estimate.alt for estimate in panels),
         panels=panels,
         layout=Layout(height=0.27 * len(findings.ranking) + 0.62, share_y=True),
     )
@@ -133,25 +139,25 @@ def _learning(findings: Findings) -> Picture | None:
     """Draw NLL and the second score against the number of training rows."""
     if len(findings.by_size) < 2:
         return None
-    found: dict[Method, list[RankingRow]] = {m: [] for m in findings.comparison.plan.methods}
+    rows_of: dict[Method, list[RankingRow]] = {m: [] for m in findings.comparison.plan.methods}
     for size in sorted(findings.by_size):
         for row in findings.by_size[size]:
-            found[row.method].append(row)
+            rows_of[row.method].append(row)
 
     def panel(score: Score) -> Panel:
         lines = [
             Line(
                 method.label,
                 method_mark(method.name),
-                np.array([float(s.size) for s in own]),
-                np.array([s.scores[score.name].mean for s in own]),
-                np.array([s.scores[score.name].error for s in own]),
+                np.array([float(s.size) for s in method_rows]),
+                np.array([s.scores[score.name].mean for s in method_rows]),
+                np.array([s.scores[score.name].error for s in method_rows]),
             )
-            for method, own in found.items()
-            if own
+            for method, method_rows in rows_of.items()
+            if method_rows
         ]
         ends = [zip(line.x, line.mean, strict=True) for line in lines]
-        words = [", ".join(f"{number(m)} at {int(x):,} rows" for x, m in each) for each in ends]
+        words = [", ".join(f"{number(m)} at {int(x):,} rows" for x, m in points) for points in ends]
         alt = "; ".join(f"{line.label} {word}" for line, word in zip(lines, words, strict=True))
         return Panel("", lambda ax: draw_sizes(ax, lines, score.label), alt)
 
@@ -186,7 +192,7 @@ def _betas(findings: Findings) -> Picture | None:
         "repeats, the thick line is their mean, rings are the chosen β. Each panel has its own "
         "loss.",
         alt="Validation loss along β; chosen in each repeat by "
-        f"{'; by '.join(each.alt for each in panels)}.",
+        f"{'; by '.join(beta_panel.alt for beta_panel in panels)}.",
         panels=panels,
         layout=Layout(height=2.1, min_width=2.2),
     )
@@ -220,12 +226,14 @@ def _calibration(findings: Findings) -> Picture | None:
     """Draw PIT histograms or reliability diagrams, one panel a method, with repeats pooled."""
     methods = [row.method for row in findings.objectives]
     every = {method: pooled(findings.runs(method.name)) for method in methods}
-    found = {method: each for method, each in every.items() if len(each.actual)}
-    if not found:
+    usable = {
+        method: predictions for method, predictions in every.items() if len(predictions.actual)
+    }
+    if not usable:
         return None
     if findings.comparison.plan.data.task == "classification":
         panels = _panels(
-            {m: reliability(*each.one_against_rest()) for m, each in found.items()},
+            {m: reliability(*predictions.one_against_rest()) for m, predictions in usable.items()},
             _draw_reliability,
             lambda bins: percent(bins.expected_error, 1),
         )
@@ -238,7 +246,7 @@ def _calibration(findings: Findings) -> Picture | None:
         intro = "Observed share against predicted probability. Mean distance from the diagonal, "
         layout = Layout(2.2, 1.9, 1.7, x_label="predicted probability", y_label="observed share")
     else:
-        panels = _pit_panels(found, findings.num_repeats)
+        panels = _pit_panels(usable, findings.num_repeats)
         caption = (
             "The position of the actual values within their predicted distributions "
             "(probability integral transform). Calibrated bars are flat, at the dashed line; a "
@@ -253,19 +261,24 @@ def _calibration(findings: Findings) -> Picture | None:
     return Picture("calibration", "Calibration", caption, alt, panels, layout)
 
 
-def _pit_panels(found: dict[Method, Predictions], repeats: int) -> list[Panel]:
-    # Repeats share rows, so the band is that of the rows of one repeat.
-    rows = max(1, min(len(each.actual) for each in found.values()) // repeats)
+def _pit_panels(predictions: dict[Method, Predictions], repeats: int) -> list[Panel]:
+    # Compute the band for the rows of one repeat: repeats share rows.
+    rows = max(1, min(len(rows_of.actual) for rows_of in predictions.values()) // repeats)
     bins = calibration.pit_bins(rows)
     band = calibration.pit_band(rows, bins)
-    bars = {m: calibration.pit_bars(each.below, each.up_to, bins) for m, each in found.items()}
-    top = min(_TALL, 1.08 * max(band[1], *(float(each.max()) for each in bars.values())))
+    bars = {
+        m: calibration.pit_bars(rows_of.below, rows_of.up_to, bins)
+        for m, rows_of in predictions.items()
+    }
+    top = min(_TALL, 1.08 * max(band[1], *(float(rows_of.max()) for rows_of in bars.values())))
 
     def draw(ax: Axes, heights: Array, mark: Mark) -> None:
         calibration.draw_pit(ax, heights, band, mark.color, "")
         ax.set(ylim=(0, top), xticks=list(_HALVES), xticklabels=list(_HALVES.values()))
 
-    return _panels(bars, draw, lambda each: f"bars from {each.min():.2f} to {each.max():.2f}")
+    return _panels(
+        bars, draw, lambda rows_of: f"bars from {rows_of.min():.2f} to {rows_of.max():.2f}"
+    )
 
 
 def _draw_reliability(ax: Axes, bins: Reliability, mark: Mark) -> None:
@@ -276,26 +289,31 @@ def _draw_reliability(ax: Axes, bins: Reliability, mark: Mark) -> None:
 
 def _predicted(findings: Findings) -> Picture | None:
     """Draw the first repeat of the method with the best NLL and of the ELBO, or of the next."""
-    rows, elbo = findings.objectives or list(findings.ranking), findings.elbo
+    rows = findings.objectives or list(findings.ranking)
+    elbo = findings.elbo
     best = min(rows, key=lambda row: row.scores["nll"].mean)
     others = [row for row in rows if row is not best]
     others.sort(key=lambda row: (row is not elbo, row.scores["nll"].mean))
     methods = [row.method for row in (best, *others[:1])]
     every = {method: pooled(findings.runs(method.name)[:1]) for method in methods}
-    found = {method: each for method, each in every.items() if len(each.actual)}
+    usable = {
+        method: predictions for method, predictions in every.items() if len(predictions.actual)
+    }
     data = findings.comparison.plan.data
-    if not found:
+    if not usable:
         return None
     if data.classes:
         names = [one_line(name, _MAX_CLASS) for name in data.classes]
-        return _predicted_labels(found, *names) if len(names) == 2 else _confusion(found, names)
-    return predicted_numbers(found, one_line(data.target, 40), counts=data.task == "count")
+        return _predicted_labels(usable, *names) if len(names) == 2 else _confusion(usable, names)
+    return predicted_numbers(usable, one_line(data.target, 40), counts=data.task == "count")
 
 
-def _predicted_labels(found: dict[Method, Predictions], other: str, label: str) -> Picture:
+def _predicted_labels(
+    predictions: dict[Method, Predictions], other_label: str, label: str
+) -> Picture:
     def draw(ax: Axes, rows: Predictions, _: Mark) -> None:
         edges = np.linspace(0, 1, 21)
-        for one, color, hatch, name in ((0, BLUE, "////", other), (1, ORANGE, "", label)):
+        for one, color, hatch, name in ((0, BLUE, "////", other_label), (1, ORANGE, "", label)):
             heights, _bins = np.histogram(rows.mean[rows.actual == one], edges)
             ax.stairs(heights, edges, fill=True, color=color, alpha=0.3)
             style: Any = {"linewidth": 1.3, "hatch": hatch, "label": axis_name(name)}
@@ -303,38 +321,42 @@ def _predicted_labels(found: dict[Method, Predictions], other: str, label: str) 
         ax.set_xlim(0, 1)
 
     def describe(rows: Predictions) -> str:
-        ones, others = rows.mean[rows.actual == 1], rows.mean[rows.actual == 0]
-        means = [f"{each.mean():.2f}" if len(each) else "–" for each in (ones, others)]
+        ones = rows.mean[rows.actual == 1]
+        others = rows.mean[rows.actual == 0]
+        means = [f"{group.mean():.2f}" if len(group) else "–" for group in (ones, others)]
         return f"mean {means[0]} for rows of the class, {means[1]} for the others"
 
-    panels = _panels(found, draw, describe)
+    panels = _panels(predictions, draw, describe)
     x_label = f"predicted probability of {label}"
     return Picture(
         name="predicted",
         title="Predicted probabilities by class",
         short="Predictions",
         caption=f"Predicted probabilities of {label} for test rows of the class {label} (orange) "
-        f"and of {other} (blue, hatched); the less the two overlap, the better. First repeat; the "
-        "method with the best NLL comes first.",
+        f"and of {other_label} (blue, hatched); the less the two overlap, the better. First "
+        "repeat; the method with the best NLL comes first.",
         alt=f"Histograms of the {x_label}. {_described(panels)}",
         panels=panels,
         layout=Layout(2.4, 2.4, 2.4, x_label=x_label, y_label="test rows"),
     )
 
 
-def _confusion(found: dict[Method, Predictions], names: Sequence[str]) -> Picture:
+def _confusion(predictions: dict[Method, Predictions], names: Sequence[str]) -> Picture:
     """Draw the mean probability of each class over the rows of each actual class."""
     number = len(names)
 
     def shares(rows: Predictions) -> Array:
         chances = np.zeros((number, number)) if rows.chances is None else rows.chances
-        own = [chances[rows.actual == k] for k in range(number)]
-        return np.array([each.mean(0) if len(each) else np.full(number, np.nan) for each in own])
+        groups = [chances[rows.actual == k] for k in range(number)]
+        return np.array(
+            [group.mean(0) if len(group) else np.full(number, np.nan) for group in groups]
+        )
 
     def draw(ax: Axes, rows: Predictions, _: Mark) -> None:
         table = shares(rows)
         for i, j in np.ndindex(table.shape):
-            color, share = BLUE if i == j else ORANGE, float(np.nan_to_num(table[i, j]))
+            color = BLUE if i == j else ORANGE
+            share = float(np.nan_to_num(table[i, j]))
             box: Any = {"facecolor": color, "alpha": _DENSEST * share, "linewidth": 0}
             ax.add_patch(Rectangle((j - 0.5, i - 0.5), 1, 1, **box))
             if number <= _MAX_TEXTS and share >= _LEAST_TEXT:
@@ -347,11 +369,11 @@ def _confusion(found: dict[Method, Predictions], names: Sequence[str]) -> Pictur
         ax.grid(False)
 
     def describe(rows: Predictions) -> str:
-        own = np.diag(shares(rows))
-        words = [f"{name} {percent(p, 0)}" for name, p in zip(names, own, strict=True) if p >= 0]
+        groups = np.diag(shares(rows))
+        words = [f"{name} {percent(p, 0)}" for name, p in zip(names, groups, strict=True) if p >= 0]
         return f"mean probability of the actual class {', '.join(words)}"
 
-    panels = _panels(found, draw, describe)
+    panels = _panels(predictions, draw, describe)
     return Picture(
         name="predicted",
         title="Predicted probabilities by class",
@@ -366,11 +388,12 @@ def _confusion(found: dict[Method, Predictions], names: Sequence[str]) -> Pictur
     )
 
 
-def predicted_numbers(found: dict[Method, Predictions], target: str, counts: bool) -> Picture:
+def predicted_numbers(predictions: dict[Method, Predictions], target: str, counts: bool) -> Picture:
     """Draw predicted means against actual values, one panel a method, with the same axes."""
-    actual = np.concatenate([each.actual for each in found.values()])
-    mean = np.concatenate([each.mean for each in found.values()])
-    low, high = float(actual.min()), float(actual.max())
+    actual = np.concatenate([rows_of.actual for rows_of in predictions.values()])
+    mean = np.concatenate([rows_of.mean for rows_of in predictions.values()])
+    low = float(actual.min())
+    high = float(actual.max())
     reach = _OUTSIDE * (high - low or 1.0)
     low = min(low, max(float(mean.min()), low - reach))
     high = max(high, min(float(mean.max()), high + reach))
@@ -385,7 +408,7 @@ def predicted_numbers(found: dict[Method, Predictions], target: str, counts: boo
             draw_diagonal(ax, low, high)
             _set_equal_axes(ax, low, high, skewed)
 
-        return _panels(found, draw, describe)
+        return _panels(predictions, draw, describe)
 
     def describe(rows: Predictions) -> str:
         error = float(np.sqrt(np.mean((rows.mean - rows.actual) ** 2)))
@@ -395,7 +418,8 @@ def predicted_numbers(found: dict[Method, Predictions], target: str, counts: boo
         )
 
     panels = drawn_in((BLUE, ORANGE))
-    x_label, y_label = f"actual {target}", "predicted mean"
+    x_label = f"actual {target}"
+    y_label = "predicted mean"
     return Picture(
         name="predicted",
         title="Predicted against actual",
@@ -425,26 +449,27 @@ def _set_equal_axes(ax: Axes, low: float, high: float, skewed: bool) -> None:
 
 def _importance(findings: Findings, method: Method) -> Picture | None:
     """Draw how much the recommended method needs each feature, in every repeat."""
-    found = findings.importance(method.name)
-    if not found:
+    importances = findings.importance(method.name)
+    if not importances:
         return None
-    shown, mark = found[:_MAX_FEATURES], method_mark(method.name)
+    shown = importances[:_MAX_FEATURES]
+    mark = method_mark(method.name)
 
     def panel(label: str, values_of: Callable[[Importance], Sequence[float]]) -> Panel:
         rows = [
-            (axis_name(each.feature, 24), mark, values_of(each), *_mean_and_error(values_of(each)))
-            for each in shown
+            (axis_name(item.feature, 24), mark, values_of(item), *_mean_and_error(values_of(item)))
+            for item in shown
         ]
         words = [f"{name} {number(mean, 2)}" for name, _, _, mean, _ in rows]
         alt = f"{label}: {'; '.join(words)}."
         return Panel("", lambda ax: draw_estimates(ax, rows, label, whole=True), alt)
 
-    panels = [panel("increase of NLL if shuffled", lambda each: each.increases)]
+    panels = [panel("increase of NLL if shuffled", lambda item: item.increases)]
     if shown[0].relevance:
-        panels.append(panel("share of 1 / lengthscale", lambda each: each.relevance))
+        panels.append(panel("share of 1 / lengthscale", lambda item: item.relevance))
     slopes = " Its share of 1 / lengthscale: how fast the predictions vary along it."
     slopes = slopes if len(panels) > 1 else ""
-    left_out = len(found) - len(shown)
+    left_out = len(importances) - len(shown)
     others = f" {plural(left_out, 'feature')} of less importance left out." if left_out else ""
     return Picture(
         name="importance",
@@ -453,7 +478,7 @@ def _importance(findings: Findings, method: Method) -> Picture | None:
         caption=f"{method.label}: the increase of NLL when the values of a feature are shuffled "
         f"among the test rows; 0 means that the predictions do not need it.{slopes} Large marks "
         f"are means with one standard error, small ones single repeats.{others}",
-        alt=" ".join(each.alt for each in panels),
+        alt=" ".join(item.alt for item in panels),
         panels=panels,
         layout=Layout(height=0.27 * len(shown) + 0.62, share_y=True),
     )
@@ -469,35 +494,43 @@ def _mean_and_error(values: Sequence[float]) -> tuple[float, float]:
 def _dependence(findings: Findings, method: Method) -> Picture | None:
     """Draw the mean of y along the most important features."""
     runs = findings.runs(method.name)[:1]
-    found = [run.explanation for run in runs if run.explanation and len(run.explanation.features)]
-    if not found:
+    explanations = [
+        run.explanation for run in runs if run.explanation and len(run.explanation.features)
+    ]
+    if not explanations:
         return None
     data = findings.comparison.plan.data
     names = tuple(one_line(name, _MAX_CLASS) for name in data.classes or ())
-    many, target = names if len(names) > 2 else (), data.target
+    many = names if len(names) > 2 else ()
+    target = data.target
     if names:
         target = "probability" if many else f"P({names[1]})"
-    curves = [curve[:, ~np.isnan(curve[0])] for curve in found[0].curves]
+    curves = [curve[:, ~np.isnan(curve[0])] for curve in explanations[0].curves]
     records = main_classes(
         [
             dependence_on(data.feature_names[j], target, curve, COVERAGE, many)
-            for j, curve in zip(found[0].features.tolist(), curves, strict=True)
+            for j, curve in zip(explanations[0].features.tolist(), curves, strict=True)
         ]
     )
-    limits, drawn = dependence_limits(records), records[0].classes
+    limits = dependence_limits(records)
+    drawn = records[0].classes
 
     def panel(record: PartialDependence) -> Panel:
         ends = np.atleast_2d(record.mean)[:, [0, -1]]
         words = [f"from {number(float(low), 3)} to {number(float(high), 3)}" for low, high in ends]
-        words = [" ".join(each) for each in zip(drawn, words, strict=True)] if many else words
+        words = (
+            [" ".join(words_of_curve) for words_of_curve in zip(drawn, words, strict=True)]
+            if many
+            else words
+        )
         alt = f"{record.feature}: {', '.join(words)}"
         return Panel("", lambda ax: draw_partial_dependence(ax, record, limits), alt)
 
     panels = [panel(record) for record in records]
     what = f"the predicted mean of {one_line(target, 40)}"
     if many:
-        some = f" that varies most, of {len(many)}," if len(drawn) < len(many) else ""
-        what = f"the predicted probability of each class{some}"
+        restriction = f" that varies most, of {len(many)}," if len(drawn) < len(many) else ""
+        what = f"the predicted probability of each class{restriction}"
     return Picture(
         name="dependence",
         title="How predictions change with each feature",

@@ -1,4 +1,4 @@
-"""Rank the methods of a comparison, and collect what its report is made from."""
+"""Rank the methods of a comparison, and collect the contents of its report."""
 
 import math
 from collections.abc import Sequence
@@ -21,8 +21,10 @@ class Importance:
     """How much a method needs a feature, in each repeat."""
 
     feature: str
+    """Name of the feature."""
+
     increases: tuple[float, ...]
-    """Of the mean NLL of test rows, when the feature is shuffled."""
+    """Increase of the mean NLL of test rows, when the feature is shuffled."""
 
     relevance: tuple[float, ...]
     """Share in the sum of 1 / lengthscale; empty if the model of a repeat has no ARD."""
@@ -37,10 +39,10 @@ class Findings:
 
     @cached_property
     def by_size(self) -> dict[int, tuple[RankingRow, ...]]:
-        """Rankings by size, the largest first, without sizes that have none."""
+        """Rankings by size, the largest first; sizes without a ranking are left out."""
         ran = {run.cell.size for run in self.comparison.runs}
         every = {size: ranking(self.comparison, size) for size in sorted(ran, reverse=True)}
-        return {size: found for size, found in every.items() if found}
+        return {size: rows for size, rows in every.items() if rows}
 
     @property
     def size(self) -> int:
@@ -72,10 +74,10 @@ class Findings:
         rows = [row for row in self.ranking if row.method.kind == "baseline"]
         return min(rows, key=lambda row: row.scores["nll"].mean, default=None)
 
-    def paired(self, mine: RankingRow, other: RankingRow) -> Paired:
+    def paired(self, mine: RankingRow, rival: RankingRow) -> Paired:
         """Compare the NLL of two methods."""
         parts = self.comparison.plan.parts
-        return paired(mine.scores["nll"], other.scores["nll"], parts)
+        return paired(mine.scores["nll"], rival.scores["nll"], parts)
 
     @property
     def scores(self) -> tuple[Score, ...]:
@@ -89,7 +91,7 @@ class Findings:
 
     def value(self, row: RankingRow, score: str) -> str:
         """Format a mean with the decimals of its column of the table."""
-        column = [each.scores[score] for each in self.ranking]
+        column = [ranked.scores[score] for ranked in self.ranking]
         decimals = decimals_for([e.mean for e in column], [e.error for e in column])
         return fixed(row.scores[score].mean, decimals)
 
@@ -104,27 +106,29 @@ class Findings:
 
     def importance(self, method: str) -> list[Importance]:
         """Return the importance of each feature for a method, the largest first."""
-        found = [run.explanation for run in self.runs(method) if run.explanation is not None]
-        if not found:
+        explanations = [run.explanation for run in self.runs(method) if run.explanation is not None]
+        if not explanations:
             return []
-        ard = all(len(each.relevance) for each in found)
+        ard = all(len(explanation.relevance) for explanation in explanations)
         names = self.comparison.plan.data.feature_names
         every = [
             Importance(
                 name,
-                tuple(float(each.importance[j]) for each in found),
-                tuple(float(each.relevance[j]) for each in found) if ard else (),
+                tuple(float(explanation.importance[j]) for explanation in explanations),
+                tuple(float(explanation.relevance[j]) for explanation in explanations)
+                if ard
+                else (),
             )
             for j, name in enumerate(names)
         ]
-        return sorted(every, key=lambda each: -math.fsum(each.increases))
+        return sorted(every, key=lambda explanation: -math.fsum(explanation.increases))
 
 
 def pooled(runs: Sequence[ComparedFit]) -> Predictions:
     """Return the test rows of all runs, without predictions that are not finite."""
     columns = zip(*(astuple(run.predictions) for run in runs), strict=True)
     # Only three or more classes have their probabilities.
-    rows = Predictions(*(np.concatenate(each) for each in columns if each[0] is not None))
+    rows = Predictions(*(np.concatenate(column) for column in columns if column[0] is not None))
     finite = np.isfinite([rows.actual, rows.mean, rows.below, rows.up_to]).all(0)
-    kept = finite & ~np.isnan([rows.lower, rows.upper]).any(0)
-    return Predictions(*(each[kept] for each in astuple(rows) if each is not None))
+    usable = finite & ~np.isnan([rows.lower, rows.upper]).any(0)
+    return Predictions(*(column[usable] for column in astuple(rows) if column is not None))

@@ -59,10 +59,11 @@ def _template_file(name: str) -> str:
 
 def damaged_sentence(rows: int) -> str:
     """Say that stored results were damaged."""
-    what, which = ("is", "it") if rows == 1 else ("are", "they")
+    if rows == 1:
+        return "1 stored result is damaged: it did not match the checksum, and was not used."
     return (
-        f"{plural(rows, 'stored result')} {what} damaged: {which} did not match the checksum, and "
-        f"{'was' if rows == 1 else 'were'} not used."
+        f"{plural(rows, 'stored result')} are damaged: they did not match the checksum, and were "
+        "not used."
     )
 
 
@@ -91,9 +92,9 @@ def write_files(
     does not have are removed.
     """
     files = {}
-    for each in pictures:
-        files[f"{FIGURES}/{each.picture.name}.png"] = each.png
-        files[f"{FIGURES}/{each.picture.name}.svg"] = each.wide.encode()
+    for rendered in pictures:
+        files[f"{FIGURES}/{rendered.picture.name}.png"] = rendered.png
+        files[f"{FIGURES}/{rendered.picture.name}.svg"] = rendered.wide.encode()
     files["results.parquet"] = results
     files[document[0]] = strict_json(document[1]).encode()
     files["index.html"] = page.encode()

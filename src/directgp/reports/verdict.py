@@ -1,4 +1,4 @@
-"""State how good the predictions are, which method to use, why, and what limits that verdict."""
+"""State how good the predictions are, which method to use, why, and the limits of the verdict."""
 
 import math
 from collections import Counter
@@ -31,7 +31,7 @@ _FEW_REPEATS = 4
 """Number of repeats below which a paired test detects large differences only."""
 
 _RARE = 20
-"""Number of test rows of a class below which they say little about it."""
+"""A class with fewer test rows gets a caution: they say little about the class."""
 
 _MAX_LOG_FACTOR = 9.0
 """Difference of NLL beyond which its factor of probability is not stated."""
@@ -45,7 +45,8 @@ _SCORED = {"rmse": "the mean", "error": "the class"}
 
 def calibration(findings: Findings, row: RankingRow) -> str:
     """Return a clause about the calibration of a method, without a full stop."""
-    runs, name = findings.runs(row.method.name), row.method.name_in_text
+    runs = findings.runs(row.method.name)
+    name = row.method.name_in_text
     if "coverage" in row.scores:
         share = row.scores["coverage"].mean
         rows = sum(run.outcome.num_test for run in runs)
@@ -59,8 +60,9 @@ def calibration(findings: Findings, row: RankingRow) -> str:
     predictions = pooled(runs)
     if not len(predictions.mean):
         return f"The probabilities of {name} are not finite"
-    found = reliability(*predictions.one_against_rest())
-    error, rows = found.expected_error, len(predictions.mean)
+    bins_of_labels = reliability(*predictions.one_against_rest())
+    error = bins_of_labels.expected_error
+    rows = len(predictions.mean)
     # The probability that a row is also a test row of another given repeat.
     times = 1 + (rows - rows / len(runs)) / findings.comparison.plan.data.num_rows
     judged = "not calibrated"
@@ -68,7 +70,7 @@ def calibration(findings: Findings, row: RankingRow) -> str:
     classes = 2 if predictions.chances is None else predictions.chances.shape[1]
     if error <= _NEAR_SHARES * 2 / classes:
         judged = "near the observed shares"
-    elif error <= found.error_by_chance(times):
+    elif error <= bins_of_labels.error_by_chance(times):
         judged = "as near the observed shares as so few rows can show"
     return f"The probabilities of {name} are {judged}, off by {percent(error, 1)} on average"
 
@@ -90,7 +92,8 @@ def cautions(findings: Findings) -> tuple[str, ...]:
 
 def _out_of_time(findings: Findings) -> Iterator[str]:
     comparison = findings.comparison
-    asked, plan = comparison.repeats_asked, comparison.plan
+    asked = comparison.repeats_asked
+    plan = comparison.plan
     if asked is not None:
         ended = len(comparison.runs) + len(comparison.failed)
         when = f"after {plan.repeats}" if ended == len(plan.cells()) else "in the first"
@@ -115,8 +118,8 @@ def _failures(findings: Findings) -> Iterator[str]:
         if names:
             yield f"With {size}, {joined(names)} finished {finished} and cannot be compared."
     if 0 < findings.num_repeats < comparison.plan.repeats:
-        kept = f"the {plural(findings.num_repeats, 'repeat')} that all methods finished"
-        yield f"Only {kept} (of {comparison.plan.repeats}) are compared."
+        compared = f"the {plural(findings.num_repeats, 'repeat')} that all methods finished"
+        yield f"Only {compared} (of {comparison.plan.repeats}) are compared."
 
 
 def _few_repeats(findings: Findings) -> Iterator[str]:
@@ -134,7 +137,8 @@ def _rare_class(findings: Findings) -> Iterator[str]:
     labels = np.concatenate([run.predictions.actual for run in runs])
     classes = findings.comparison.plan.data.classes or ()
     counts = np.bincount(labels.astype(int), minlength=len(classes))
-    rows, name = sum(run.outcome.num_test for run in runs), "the rarer class"
+    rows = sum(run.outcome.num_test for run in runs)
+    name = "the rarer class"
     if len(classes) > 2:
         name = f"the rarest class, {one_line(classes[int(counts.argmin())], 40)}"
     # Of many test rows only a part is stored.
@@ -148,7 +152,8 @@ def _rare_class(findings: Findings) -> Iterator[str]:
 
 
 def _not_converged(findings: Findings) -> Iterator[str]:
-    plan, runs = findings.comparison.plan, findings.comparison.runs
+    plan = findings.comparison.plan
+    runs = findings.comparison.runs
     ended = Counter(run.cell.method for run in runs if run.outcome.status == Status.BUDGET)
     if ended:
         whose = [f"{ended[m.name]} of {m.name_in_text}" for m in plan.methods if m.name in ended]
@@ -161,7 +166,7 @@ def _not_converged(findings: Findings) -> Iterator[str]:
 def _betas_at_ends(findings: Findings) -> Iterator[str]:
     """Yield a sentence about methods whose β is an end of its grid in most repeats."""
     where = " in most repeats" if findings.num_repeats > 1 else ""
-    for which, end, other in (("smallest", min, "smaller"), ("largest", max, "larger")):
+    for which, end, direction in (("smallest", min, "smaller"), ("largest", max, "larger")):
         names = [
             row.method.name_in_text
             for row in findings.ranking
@@ -170,7 +175,7 @@ def _betas_at_ends(findings: Findings) -> Iterator[str]:
         if names:
             yield (
                 f"Validation chose the {which} β of the grid{where} for {joined(names)}: --betas "
-                f"with {other} values may do better."
+                f"with {direction} values may do better."
             )
 
 
@@ -192,9 +197,10 @@ def _lower(text: str) -> str:
     return text[:1].lower() + text[1:]
 
 
-def _gain(findings: Findings, mine: RankingRow, other: RankingRow) -> str:
+def _gain(findings: Findings, mine: RankingRow, rival: RankingRow) -> str:
     """Format ``gives the actual values 1.6 times the probability that the ELBO gives, …``."""
-    pair, than = findings.paired(mine, other), other.method.name_in_text
+    pair = findings.paired(mine, rival)
+    than = rival.method.name_in_text
     share = f"far more probability than {than}"
     if pair.gap < _MAX_LOG_FACTOR:
         factor = math.exp(pair.gap)
@@ -215,7 +221,8 @@ def _better_in(pair: Paired, repeats: int) -> str:
 
 def quality(findings: Findings, use: RankingRow) -> str:
     """State how large the errors are, and how often intervals or labels are right."""
-    start, mean = "On rows that were not used for training, ", findings.row("mean")
+    start = "On rows that were not used for training, "
+    mean = findings.row("mean")
     if "error" in use.scores:
         wrong = use.scores["error"].mean
         text = f"{start}{percent(wrong, 1)} of the labels are wrong"
@@ -227,7 +234,8 @@ def quality(findings: Findings, use: RankingRow) -> str:
             text += f"; the {common} class for every row is wrong in {percent(always, 1)}"
             text += f", so {avoided} of these errors are avoided"
         return f"{text}. {calibration(findings, use)}."
-    error, target = use.scores["rmse"].mean, one_line(findings.comparison.plan.data.target, 40)
+    error = use.scores["rmse"].mean
+    target = one_line(findings.comparison.plan.data.target, 40)
     covered = round(100 * use.scores["coverage"].mean)
     within = f"{covered} of 100 values fall into their {percent(COVERAGE, 0)} range."
     if not math.isfinite(error):
@@ -243,14 +251,16 @@ def quality(findings: Findings, use: RankingRow) -> str:
 
 def choice(findings: Findings, best: RankingRow, use: RankingRow) -> str:
     """State which method to use, and how sure that is."""
-    elbo, repeats = findings.elbo, findings.num_repeats
+    elbo = findings.elbo
+    repeats = findings.num_repeats
     others = [row for row in findings.objectives if row is not best]
     name = best.method.name_in_text
     if not others:
         return f"Only {name} was trained: there is no other objective to compare it with."
     next_best = min(others, key=lambda row: row.scores["nll"].mean)
-    other = next_best if elbo is None or elbo is best else elbo
-    pair, gain = findings.paired(best, other), _gain(findings, best, other)
+    rival = next_best if elbo is None or elbo is best else elbo
+    pair = findings.paired(best, rival)
+    gain = _gain(findings, best, rival)
     if repeats == 1:
         return f"{_capital(name)} {gain}: run more (--repeats 5) before you rely on it."
     if best is elbo:
@@ -272,7 +282,7 @@ def _terms(findings: Findings, chosen: str) -> Iterator[str]:
 
 
 def details(findings: Findings, use: RankingRow) -> Iterator[str]:
-    """Yield what likelihood and objective changed, methods without a GP, and the second score."""
+    """Yield the effects of likelihood and objective, methods without a GP, the second score."""
     yield (
         "NLL is the mean of −log of the probability (or density) that was predicted for the actual "
         "value. Lower is better; 0.1 less is 1.1 times the probability."
@@ -282,8 +292,8 @@ def details(findings: Findings, use: RankingRow) -> Iterator[str]:
         yield from _model_effect(findings, elbo)
     others = [row for row in findings.objectives if row is not elbo]
     if elbo is not None and others:
-        other = min(others, key=lambda row: row.scores["nll"].mean)
-        yield f"The objective: {_changed(findings, other, elbo)}."
+        second = min(others, key=lambda row: row.scores["nll"].mean)
+        yield f"The objective: {_changed(findings, second, elbo)}."
     rival = findings.baseline
     if rival is not None:
         change = _changed(findings, use, rival)
@@ -295,7 +305,7 @@ def details(findings: Findings, use: RankingRow) -> Iterator[str]:
 def _main_features(findings: Findings, use: RankingRow) -> Iterator[str]:
     """Yield which features the predictions need most."""
     every = findings.importance(use.method.name)
-    means = {each.feature: math.fsum(each.increases) / len(each.increases) for each in every}
+    means = {item.feature: math.fsum(item.increases) / len(item.increases) for item in every}
     named = [(one_line(name, 40), increase) for name, increase in means.items() if increase > 0]
     if named and len(every) > 1:
         words = joined([f"{name} ({number(increase, 2)})" for name, increase in named[:_MAIN]])
@@ -303,19 +313,20 @@ def _main_features(findings: Findings, use: RankingRow) -> Iterator[str]:
         yield f"The {most} most, by the increase of NLL when shuffled: {words}."
 
 
-def _changed(findings: Findings, mine: RankingRow, other: RankingRow, *names: str) -> str:
+def _changed(findings: Findings, mine: RankingRow, rival: RankingRow, *names: str) -> str:
     """Format ``X instead of Y lowers the NLL from a to b, better in 5 of 5 repeats (p = 0.01)``."""
-    pair = findings.paired(mine, other)
-    one, two = names or (mine.method.name_in_text, other.method.name_in_text)
-    values = [findings.value(row, "nll") for row in (other, mine)]
+    pair = findings.paired(mine, rival)
+    one, two = names or (mine.method.name_in_text, rival.method.name_in_text)
+    values = [findings.value(row, "nll") for row in (rival, mine)]
     verb = "lowers" if pair.gap > 0 else "raises"
     better = _better_in(pair, findings.num_repeats)
     return f"{one} instead of {two} {verb} the NLL from {values[0]} to {values[1]}, {better}"
 
 
 def _model_effect(findings: Findings, elbo: RankingRow) -> Iterator[str]:
-    """Yield what the choice of likelihood, kernel and ARD was, and what the likelihood changed."""
-    models, basic = findings.models(elbo.method.name), findings.row(BASIC.name)
+    """Yield the choice of likelihood, kernel and ARD, and the effect of the likelihood."""
+    models = findings.models(elbo.method.name)
+    basic = findings.row(BASIC.name)
     if not models or basic is None:
         return
     counts = Counter(f"{model.likelihood.replace('_', '-')} noise" for model in models)
@@ -333,7 +344,8 @@ def _model_effect(findings: Findings, elbo: RankingRow) -> Iterator[str]:
 def second_sentence(findings: Findings, use: RankingRow) -> str:
     """State calibration and second score of the recommended method."""
     score = findings.scores[1]
-    mine, best = use.scores[score.name], best_of(findings.ranking, score.name)
+    mine = use.scores[score.name]
+    best = best_of(findings.ranking, score.name)
     start = (
         f"{calibration(findings, use)}, and its {score.label} is {findings.value(use, score.name)}"
     )
@@ -357,8 +369,8 @@ def fit_command(
     data: DataFacts, method: Method, settings: Settings, model: ModelFacts | None = None
 ) -> str:
     """Return the command that trains a model by this method, as in the comparison."""
-    given = data.arguments or (data.source.removeprefix("embedded: "), "--target", data.target)
-    words = ["directgp", "fit", *given, "--task", data.task]
+    arguments = data.arguments or (data.source.removeprefix("embedded: "), "--target", data.target)
+    words = ["directgp", "fit", *arguments, "--task", data.task]
     if method != DEFAULT:
         words += ["--objective", method.objective]
         if method.objective != "fitc":
@@ -382,24 +394,29 @@ class Verdict:
     """How good the predictions are, which method to use, and why."""
 
     quality: str
+    """Answer to "is it good?"; empty if nothing can be compared."""
+
     choice: str
-    """Answers to "is it good?" and "which one?"; the first is empty if nothing can be compared."""
+    """Answer to "which one?"."""
 
     terms: tuple[str, ...]
     """Definitions of the words in `choice`."""
 
     method: Method | None
+    """The method to use; None if nothing was finished."""
+
     command: str
-    """The method to use, None if nothing was finished, and the command that trains it."""
+    """The command that trains the method."""
 
     details: tuple[str, ...]
     """The statistics behind the answers."""
 
     cautions: tuple[str, ...]
+    """Reasons to doubt the answers."""
 
 
-def _is_better(findings: Findings, mine: RankingRow, other: RankingRow) -> bool:
-    pair = findings.paired(mine, other)
+def _is_better(findings: Findings, mine: RankingRow, rival: RankingRow) -> bool:
+    pair = findings.paired(mine, rival)
     return pair.significant and pair.gap > 0
 
 
@@ -414,22 +431,25 @@ def verdict(findings: Findings) -> Verdict:
             nothing = "No repeat was finished by all methods: there is nothing to compare"
         return Verdict("", f"{nothing}.", (), None, "", (), cautions(findings))
     best = min(finite, key=lambda row: row.scores["nll"].mean)
-    elbo, default = findings.elbo, findings.row(DEFAULT.name)
-    # The ELBO is the simplest, unless a test was possible and it is significantly worse.
+    elbo = findings.elbo
+    default = findings.row(DEFAULT.name)
+    # Prefer the ELBO, the simplest method, unless a test shows that it is significantly worse.
     use = best
     if elbo in finite and elbo is not None and findings.num_repeats > 1:
         use = best if findings.paired(best, elbo).significant else elbo
-    other = use
-    if default is not None and _is_better(findings, default, other):
+    winner = use
+    if default is not None and _is_better(findings, default, winner):
         use = default
     plan = findings.comparison.plan
     models = Counter(findings.models(use.method.name)).most_common(1)
     model = models[0][0] if models else None
-    chosen, rival = choice(findings, best, other), findings.baseline
-    if use is not other:
-        chosen = f"Use directgp fit as it is: it {_gain(findings, use, other)}."
+    chosen = choice(findings, best, winner)
+    rival = findings.baseline
+    if use is not winner:
+        chosen = f"Use directgp fit as it is: it {_gain(findings, use, winner)}."
     if rival is not None and _is_better(findings, rival, use):
-        name, gain = rival.method.name_in_text, _gain(findings, rival, use)
+        name = rival.method.name_in_text
+        gain = _gain(findings, rival, use)
         chosen += f" But {name}, without a Gaussian process, predicts better: it {gain}."
     return Verdict(
         quality(findings, use),

@@ -1,7 +1,4 @@
-"""Adam, with CUDA graphs; apart from `trainer`, which knows no algorithm.
-
-It is for batches, sampled gradients, and a warm-up before L-BFGS.
-"""
+"""Minimise by Adam, with CUDA graphs: batches, sampled gradients, a warm-up before L-BFGS."""
 
 import math
 from collections.abc import Callable
@@ -24,7 +21,7 @@ _PIECE = 4096
 class FlatAdam:
     """Adam on one vector of parameters with lower bounds.
 
-    The parameters are read once, here, and written after each step.
+    The constructor reads the parameters; each step writes them.
     """
 
     def __init__(
@@ -128,7 +125,8 @@ def adam(
     before the parameters go to the best state. Raises `NumericalError` if the run has gone back
     too often.
     """
-    stop, retries = None, 0
+    stop = None
+    retries = 0
     try:
         while stop is None:
             left = run.max_steps - run.steps
@@ -189,17 +187,21 @@ class AdamState:
             try:
                 self._graphed = RecordedWork(self._problem, self._advance, self._sizes)
             except (InvalidInputError, NumericalError):
-                # A step with checks returns the error.
+                # Take steps with checks from now on; they return the error.
                 self._graphs_allowed = False
             self.load_state(before)
         if self._graphed is None:
             return self._checked_step(step)
-        batches, generator = self._problem.batches, self._problem.randomness.generator
-        self.good, position, random = self.state(), batches.state(), generator.get_state()
+        batches = self._problem.batches
+        generator = self._problem.randomness.generator
+        self.good = self.state()
+        position = batches.state()
+        random = generator.get_state()
         try:
             losses = self._replayed(self._graphed, min(at_most, _STEPS_PER_REPLAY))
         except NumericalError as error:
-            self._graphed, self._graphs_allowed = None, False
+            self._graphed = None
+            self._graphs_allowed = False
             return [], str(error)
         self._sizes = self._graphed.outgrown()
         if self._sizes:
@@ -210,7 +212,8 @@ class AdamState:
             return [], ""
         finite = losses.isfinite().all() & self.optimizer.values.isfinite().all()
         if not bool(finite):
-            self._graphed, self._graphs_allowed = None, False
+            self._graphed = None
+            self._graphs_allowed = False
             return [], "The objective or a parameter was not finite."
         return losses.reshape(len(losses), -1).mean(-1).tolist(), ""
 
@@ -221,11 +224,11 @@ class AdamState:
             if self._problem.prepare():
                 losses.append(graph.replay().clone())
                 continue
-            # The batch has another size than the recorded one.
+            # Compute the step without the graph: the batch has another size than the recorded one.
             try:
                 losses.append(self._advance())
             except InvalidInputError as error:
-                # The numbers are at fault: `prepare` has checked the examples.
+                # Call it a numerical error: `prepare` has checked the examples.
                 raise NumericalError(str(error)) from error
         return torch.stack(losses)
 
@@ -236,7 +239,7 @@ class AdamState:
             losses, gradient = self._problem.value_and_gradient(step)
         except (InvalidInputError, NumericalError) as error:
             failure = str(error)
-            # Other processes wait for this one, and go back too.
+            # Average NaN: the other processes wait for this one, and have to go back too.
             gradient = torch.full_like(self.optimizer.values, torch.nan)
             losses = gradient.new_tensor(torch.nan)
         losses, gradient = self._problem.average(losses, gradient)
@@ -244,7 +247,7 @@ class AdamState:
             seen = f"The objective was {losses.tolist()}, or its gradient not finite."
             return [], failure or seen
         if step % _SNAPSHOT_EVERY == 0:
-            # The value is finite here; after the step it may not be.
+            # Copy the state before the step: here the value is finite.
             self.good = self.state()
         self._update(losses, gradient)
         return [float(losses.mean())], ""
@@ -256,7 +259,7 @@ class AdamState:
         return losses
 
     def _update(self, losses: Tensor, gradient: Tensor) -> None:
-        """Keep the state of each model whose loss is the lowest yet, then take a step."""
+        """Store the state of each model whose loss is its lowest so far, then take a step."""
         if self._problem.deterministic:
             if self._best_loss is None:
                 self._best_loss = torch.full_like(losses, torch.inf)
@@ -268,24 +271,24 @@ class AdamState:
         self.optimizer.step(gradient)
 
     def restore_best(self) -> None:
-        """Set the parameters to the best state, where one was kept."""
+        """Set the parameters to the best state, if one was stored."""
         if self._best_loss is not None and bool(self._best_loss.isfinite().any()):
             self.optimizer.values.copy_(self._best)
             self.optimizer.write()
 
     def state(self) -> dict[str, Tensor]:
         """Return the state of the optimiser, with the best parameters and their loss."""
-        found = self.optimizer.state() | {"best": self._best.clone()}
+        state = self.optimizer.state() | {"best": self._best.clone()}
         if self._best_loss is not None:
-            found["best_loss"] = self._best_loss.clone()
-        return found
+            state["best_loss"] = self._best_loss.clone()
+        return state
 
     def load_state(self, state: dict[str, Tensor]) -> None:
         """Go to a state that `state` returned."""
         self.optimizer.load_state(state)
         self._best.copy_(state["best"])
         if "best_loss" not in state:
-            # The tensor stays: a graph may write to it.
+            # Reuse the tensor: a graph may write to it.
             self._best_loss = None if self._best_loss is None else self._best_loss.fill_(torch.inf)
         elif self._best_loss is None:
             self._best_loss = state["best_loss"].to(self._best.device, copy=True)

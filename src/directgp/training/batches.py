@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class Batches:
-    """The examples of one step after another; all of them, unless a subclass chooses some."""
+    """The examples of each step: all of them, unless a subclass chooses a batch."""
 
     whole: bool = True
     """Whether every step uses all examples."""
@@ -85,7 +85,8 @@ class RandomBatches(Batches):
 
     @override
     def use_static_buffers(self) -> None:
-        self._buffer = self.index = torch.arange(self._size, device=self._data.X.device)
+        self._buffer = torch.arange(self._size, device=self._data.X.device)
+        self.index = self._buffer
 
     @override
     def state(self) -> dict[str, Tensor]:
@@ -93,17 +94,19 @@ class RandomBatches(Batches):
 
     @override
     def load_state(self, state: dict[str, Tensor]) -> None:
-        epoch, taken = state["epoch"], int(state["taken"])
+        epoch = state["epoch"]
+        taken = int(state["taken"])
         rows = torch.arange(len(epoch))
         whole = epoch.dtype == rows.dtype and torch.equal(epoch.cpu().sort().values, rows)
         if not (whole and len(rows) in (0, len(self._data)) and 0 <= taken <= len(rows)):
             raise ValueError("its batches are not those of an epoch")
-        self._epoch, self._taken = epoch.to(self._generator.device), taken
+        self._epoch = epoch.to(self._generator.device)
+        self._taken = taken
 
 
 @final
 class StreamBatches(Batches):
-    """Batches of a stream; before the first step, one that was read beforehand.
+    """Batches of a stream; before the first step, a batch that was read beforehand.
 
     Each process has a stream of its own rows. Targets are checked against the likelihood.
     """
@@ -112,19 +115,21 @@ class StreamBatches(Batches):
 
     def __init__(self, stream: "RowStream", first: Data, likelihood: Likelihood) -> None:
         super().__init__(first)
-        self._stream, self._likelihood, self._static = stream, likelihood, False
+        self._stream = stream
+        self._likelihood = likelihood
+        self._static = False
 
     @override
     def advance(self) -> bool:
-        found = as_data(self._stream.next())
-        self._likelihood.check_targets(found.y)
+        batch = as_data(self._stream.next())
+        self._likelihood.check_targets(batch.y)
         if not self._static:
-            self._data = found.map(lambda tensor: tensor.to(self._data.X.device))
+            self._data = batch.map(lambda tensor: tensor.to(self._data.X.device))
             return True
-        self._data.X.copy_(found.X)
-        self._data.y.copy_(found.y)
-        if self._data.weights is not None and found.weights is not None:
-            self._data.weights.copy_(found.weights)
+        self._data.X.copy_(batch.X)
+        self._data.y.copy_(batch.y)
+        if self._data.weights is not None and batch.weights is not None:
+            self._data.weights.copy_(batch.weights)
         return True
 
     @override
@@ -138,7 +143,7 @@ class StreamBatches(Batches):
 
     @override
     def load_state(self, state: dict[str, Tensor]) -> None:
-        # The checkpoint is of the first process; every process has read as many rows of its own.
+        # Keep this process's share: the checkpoint has the first process's, at the same position.
         saved = {name: int(value) for name, value in state.items()}
         here = self._stream.state()
         self._stream.restore({**saved, "share": here["share"], "rows": here["rows"]})
@@ -165,7 +170,9 @@ class DistributedBatches(Batches):
 
     def __init__(self, batches: Batches, rank: int, size: int) -> None:
         self.whole = batches.whole
-        self._batches, self._rank, self._size = batches, rank, size
+        self._batches = batches
+        self._rank = rank
+        self._size = size
         self._kept: Data | None = None
 
     @override
@@ -181,7 +188,8 @@ class DistributedBatches(Batches):
         if self._kept is None or not self.whole:
             self._kept = data.take(rows)
             if factor != 1:
-                X, weights = self._kept.X, self._kept.weights
+                X = self._kept.X
+                weights = self._kept.weights
                 weights = torch.ones_like(X[:, 0]) if weights is None else weights
                 weights = weights if weights.is_floating_point() else weights.to(X)
                 self._kept = replace(self._kept, weights=factor * weights)
@@ -204,14 +212,16 @@ class Randomness:
     """The random numbers of a stochastic problem.
 
     Frozen, every evaluation draws the same numbers (common random numbers), so that the value is a
-    smooth function of the parameters. With a rank, each of several processes draws
-    numbers of its own, from a seed that the generator, the same in all, gives.
+    smooth function of the parameters. With a rank, each of several processes draws other numbers;
+    its seed comes from the common generator and its rank.
     """
 
     def __init__(self, generator: torch.Generator, frozen: bool, rank: int | None = None) -> None:
-        self.generator, self.frozen, self._rank = generator, frozen, rank
+        self.generator = generator
+        self.frozen = frozen
+        self._rank = rank
         if frozen or rank is not None:
-            # A generator of its own: setting the seed of the given one would repeat its draws.
+            # Make a generator: setting the seed of the given one would repeat its draws.
             where = generator.device
             self._seed = int(torch.randint(2**62, (), generator=generator, device=where))
             self.generator = torch.Generator(where)

@@ -36,13 +36,14 @@ from directgp.training.validation import (
     Given,
     HoldOut,
     PairedComparison,
+    Split,
     Validation,
     compare,
     split,
 )
 
 _SHARE_OF_STEPS = 10
-"""A neighbour starts near its optimum: it gets the default steps divided by this."""
+"""A run that starts near its optimum gets the default steps divided by this."""
 
 _SMALLEST = 0.01
 """Smallest β of the paper's grid."""
@@ -116,9 +117,17 @@ checkpoints, generator
     recipe = Recipe(
         objective, rule, optimizer, batch_size, learning_rate, max_steps, stopping, monitors
     )
-    model, data = Model(posterior, likelihood), Data(X, y, weights)
-    choice = betas, validation, hyperparameters
-    return path_of(recipe, model, data, *choice, checkpoints, generator, start)
+    return path_of(
+        recipe,
+        Model(posterior, likelihood),
+        Data(X, y, weights),
+        betas=betas,
+        validation=validation,
+        mode=hyperparameters,
+        checkpoints=checkpoints,
+        generator=generator,
+        start=start,
+    )
 
 
 def path_of(
@@ -145,36 +154,35 @@ def path_of(
         require(0 <= beta < math.inf, "each of betas", "finite and at least 0", beta)
     random = generator or fresh_generator(data.X.device)
     how = validation or (Folds() if len(data) < 1000 else HoldOut())
-    allowed, fits = "Given: the run that is given has seen all other rows", isinstance(how, Given)
+    allowed = "Given: the run that is given has seen all other rows"
+    fits = isinstance(how, Given)
     who = "validation with start='given'"
     require(start == "elbo" or fits, who, allowed, type(how).__name__)
     settings = (recipe.settings(), grid, mode, how.settings(), start)
     checkpoint = open_checkpoint(checkpoints, data, model, settings)
     checkpoint.restore_generator(random)
     splits = split(how, data, model.posterior, model.likelihood, random)
-    loss, since = recipe.point_loss().validation_loss(), time.perf_counter()
+    loss = recipe.point_loss().validation_loss()
+    since = time.perf_counter()
 
     def train(data: Data, likelihood: Likelihood) -> tuple[list[TrainingResult], list[Failure]]:
         trainer = Trainer(data, random, checkpoint, since)
-        own = Model(model.posterior, likelihood)
-        return _candidates(trainer, recipe, own, grid, mode, start), trainer.failures
+        start_model = Model(model.posterior, likelihood)
+        return _candidates(trainer, recipe, start_model, grid, mode, start), trainer.failures
 
     try:
-        folds, first = isinstance(how, Folds), splits[0]
+        folds = isinstance(how, Folds)
+        first = splits[0]
         whole = (data, model.likelihood) if folds else (first.training, first.likelihood)
         results, failures = train(*whole)
         if not results:
             raise NumericalError(failures[0].reason)
-        parts = [] if folds else [torch.stack([first.losses(each, loss) for each in results])]
+        parts = [] if folds else [_losses(first, results, results, loss)]
         for fold in splits if folds and not _ended(results) else ():
-            found, _ = train(fold.training, fold.likelihood)
-            if _ended(found):
+            candidates, _ = train(fold.training, fold.likelihood)
+            if _ended(candidates):
                 break
-            known = {(each.hyperparameters, each.beta): fold.losses(each, loss) for each in found}
-            # A candidate that could not be trained without the fold.
-            nothing = torch.full_like(fold.validation.X[:, 0], torch.nan)
-            keys = [(each.hyperparameters, each.beta) for each in results]
-            parts.append(torch.stack([known.get(key, nothing) for key in keys]))
+            parts.append(_losses(fold, candidates, results, loss))
     finally:
         close(recipe.monitors)
     if parts:
@@ -183,8 +191,24 @@ def path_of(
         nan = torch.full((len(results),), torch.nan)
         chosen = nearest_one([result.beta for result in results])
         comparison = PairedComparison(nan, nan, nan, nan, chosen)
-    points, seconds = comparison.points(results), time.perf_counter() - since
+    points = comparison.points(results)
+    seconds = time.perf_counter() - since
     return BetaPath(points, comparison.chosen, loss.name, seconds, tuple(failures))
+
+
+def _losses(
+    part: Split,
+    candidates: Sequence[TrainingResult],
+    results: Sequence[TrainingResult],
+    loss: PointLoss,
+) -> Float[Tensor, "c v"]:
+    """Return the validation losses of candidates on a part, a row for each of the results.
+
+    The row is NaN if the candidate of a result could not be trained without the part.
+    """
+    losses = {(c.hyperparameters, c.beta): part.losses(c, loss) for c in candidates}
+    untrained = torch.full_like(part.validation.X[:, 0], torch.nan)
+    return torch.stack([losses.get((r.hyperparameters, r.beta), untrained) for r in results])
 
 
 def _candidates(
@@ -247,8 +271,8 @@ def train_grid(
 ) -> list[TrainingResult]:
     """Return a result for each β, in order; fewer where a budget or a callback ended the training.
 
-    Hyperparameters are held at those of the base, or trained from it, or from a short ELBO run
-    where there is no base.
+    Held hyperparameters are those of the base. Others are trained from the base, or from a short
+    ELBO run without one.
     """
     if len(betas) > 1 and batches_models(recipe, model, len(trainer.data)):
         return _batched(trainer, recipe, model, betas, base, held)
@@ -258,20 +282,21 @@ def train_grid(
     results: list[TrainingResult] = []
 
     def attempt(beta: float, neighbour: TrainingResult | None) -> TrainingResult | None:
-        how, near = recipe if neighbour is None else shorter, neighbour or base
+        how = recipe if neighbour is None else shorter
+        near = neighbour or base
         try:
             if held and base is not None:
-                found = fixed_run(trainer, how, base, beta, neighbour)
+                result = fixed_run(trainer, how, base, beta, neighbour)
             elif near is None:
-                found = joint_run(trainer, how, model, beta, start="elbo")
+                result = joint_run(trainer, how, model, beta, start="elbo")
             else:
                 start = "scratch" if neighbour is None else "near"
-                found = joint_run(trainer, how, Model.of(near), beta, start)
+                result = joint_run(trainer, how, Model.of(near), beta, start)
         except NumericalError as error:
             trainer.failures.append(Failure(beta, "fixed" if held else "joint", str(error)))
             return None
-        results.append(found)
-        return found
+        results.append(result)
+        return result
 
     return outwards(betas, attempt, lambda *_: _ended(results))
 
@@ -286,20 +311,20 @@ def outwards(
 ) -> list[Trained]:
     """Train from the β nearest 1, where the ELBO solution is near, to both ends of the grid.
 
-    `train` gets β and the nearest candidate; None is one that failed. `ended` gets the candidates
-    from the middle on, and the number of those left in this direction.
+    `train` gets β and the nearest candidate, and returns None if training failed. `ended` gets the
+    candidates from the middle on, and how many are left in this direction.
     """
     middle = nearest_one(betas)
-    found = {middle: train(betas[middle], None)}
+    trained = {middle: train(betas[middle], None)}
     for direction in (range(middle - 1, -1, -1), range(middle + 1, len(betas))):
-        passed = [found[middle]]
+        passed = [trained[middle]]
         for done, i in enumerate(direction):
             if ended(passed, len(direction) - done):
                 break
-            known = [candidate for candidate in passed if candidate is not None]
-            found[i] = train(betas[i], known[-1] if known else None)
-            passed.append(found[i])
-    return [candidate for _, candidate in sorted(found.items()) if candidate is not None]
+            successes = [candidate for candidate in passed if candidate is not None]
+            trained[i] = train(betas[i], successes[-1] if successes else None)
+            passed.append(trained[i])
+    return [candidate for _, candidate in sorted(trained.items()) if candidate is not None]
 
 
 def _batched(
@@ -310,18 +335,18 @@ def _batched(
     base: TrainingResult | None,
     held: bool,
 ) -> list[TrainingResult]:
-    """Train every β at once, as one batch of models; they share K_uf where it is held."""
+    """Train every β at once, as one batch of models; held ones share K_uf."""
     base = base or short_elbo_run(trainer, recipe, model)
     if base.ended:
         return [base]
-    like = copy.deepcopy(base.posterior)
+    template = copy.deepcopy(base.posterior)
     if held:
-        like.reset()
+        template.reset()
     many = Model(
-        like.repeated(len(betas), shared_prior=held),
+        template.repeated(len(betas), shared_prior=held),
         base.likelihood if held else base.likelihood.repeated(len(betas)),
     )
-    grid = torch.tensor(betas, dtype=like.Z.dtype, device=like.Z.device)
+    grid = torch.tensor(betas, dtype=template.Z.dtype, device=template.Z.device)
     mode = "fixed" if held else "joint"
     try:
         stage = trainer.stage(recipe.name, recipe, many, grid, held=held)
@@ -332,7 +357,7 @@ def _batched(
     for i, beta in enumerate(betas):
         likelihood = many.likelihood
         noise = copy.deepcopy(likelihood) if held else likelihood.member(i, base.likelihood)
-        member = Model(many.posterior.member(i, like), noise)
-        own = replace(stage, loss=trainer.value(recipe, member, beta))
-        results.append(trainer.result(recipe, member, beta, mode, (*base.stages, own)))
+        member = Model(many.posterior.member(i, template), noise)
+        own_stage = replace(stage, loss=trainer.value(recipe, member, beta))
+        results.append(trainer.result(recipe, member, beta, mode, (*base.stages, own_stage)))
     return results

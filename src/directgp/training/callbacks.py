@@ -22,9 +22,10 @@ if TYPE_CHECKING:
 @final
 @dataclass(frozen=True)
 class TimeBudget(Monitor):
-    """Wall time for a whole run, with all its stages; the current step is finished."""
+    """Ends a run after a wall time, over all its stages; the current step is finished."""
 
     seconds: float
+    """Largest wall time."""
 
     def __post_init__(self) -> None:
         require(self.seconds > 0, "seconds of TimeBudget", "positive", self.seconds)
@@ -39,9 +40,11 @@ class TimeBudget(Monitor):
 @final
 @dataclass(eq=False)
 class StepBudget(Monitor):
-    """Steps of a whole run, all its stages together; use a new one for each run."""
+    """Ends a run after a number of steps, over all its stages; use a new one for each run."""
 
     steps: int
+    """Largest number of steps."""
+
     _taken: int = field(default=0, init=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -58,9 +61,11 @@ class StepBudget(Monitor):
 @final
 @dataclass(eq=False)
 class EvaluationBudget(Monitor):
-    """Evaluations of the objective in a whole run; use a new one for each run."""
+    """Ends a run after a number of evaluations of the objective; use a new one for each run."""
 
     evaluations: int
+    """Largest number of evaluations."""
+
     _before: int = field(default=0, init=False, repr=False)
     _here: int = field(default=0, init=False, repr=False)
 
@@ -78,8 +83,9 @@ class EvaluationBudget(Monitor):
 
     @override
     def reset(self) -> None:
-        # The counts of `Progress` start again in each stage.
-        self._before, self._here = self._before + self._here, 0
+        # Sum over the stages: the count of `Progress` starts at 0 in each stage.
+        self._before += self._here
+        self._here = 0
 
 
 @final
@@ -159,6 +165,8 @@ class ProgressBar(Monitor):
     """
 
     console: "Console | None" = None
+    """Where to print."""
+
     _bars: "Bars | None" = field(default=None, init=False, repr=False)
     _task: "TaskID | None" = field(default=None, init=False, repr=False)
     _last: Progress | None = field(default=None, init=False, repr=False)
@@ -184,7 +192,8 @@ class ProgressBar(Monitor):
             self._bars.start()
         if self._task is None:
             self._task = self._bars.add_task(progress.stage, figures="")
-        done, total = progress.step, progress.max_steps
+        done = progress.step
+        total = progress.max_steps
         self._bars.update(self._task, completed=done, total=total, figures=_figures(progress))
 
     @override
@@ -193,14 +202,16 @@ class ProgressBar(Monitor):
             self._bars.stop_task(self._task)
         elif self._last is not None:
             print_line(f"{self._last.stage} {_figures(self._last)}", self.console)
-        self._task = self._last = None
+        self._task = None
+        self._last = None
 
     @override
     def close(self) -> None:
         try:
             self.reset()
         finally:
-            bars, self._bars = self._bars, None
+            bars = self._bars
+            self._bars = None
             if bars is not None:
                 bars.stop()
 
@@ -217,6 +228,7 @@ class History(Monitor):
     """Records every step of a run, of all its stages; use a new one for another run."""
 
     records: list[Progress] = field(default_factory=list)
+    """The state after each step."""
 
     @override
     def __call__(self, progress: Progress) -> None:

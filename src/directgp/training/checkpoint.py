@@ -30,29 +30,37 @@ CHECKPOINT = FileKind(
     if_other_schema="Resume with the version that wrote it, or start again.",
 )
 
-
 Tensors = dict[str, Tensor]
+"""Maps a name to its tensor."""
 
 
 class _Progress(Strict):
     """The current stage in a checkpoint; losses may be infinite."""
 
     losses: list[float]
+    """The objective after each step."""
+
     evaluations: Count
+    """Evaluations of the objective so far."""
 
 
 class _Manifest(Strict):
     """A checkpoint without its tensors."""
 
     fingerprint: str
+    """Digest of the data and settings of the run."""
+
     finished: list[StageSpec]
+    """Results of the finished stages."""
+
     under_way: _Progress | None
+    """The current stage; None between stages."""
 
 
 def fingerprint(**entries: Any) -> str:
-    """Return the sha256 of tensors (name, dtype, shape, bytes) and JSON values, in any order.
+    """Return the sha256 of tensors (name, dtype, shape, bytes) and JSON values.
 
-    Lists and tuples are alike.
+    The order of the entries does not count; a tuple equals a list.
     """
     tensors = {name: value for name, value in entries.items() if isinstance(value, Tensor)}
     values = {name: value for name, value in entries.items() if name not in tensors}
@@ -86,8 +94,8 @@ class Checkpoints:
 class Checkpoint:
     """The finished stages of a run and the state of the current one, in memory and in a file.
 
-    Without `checkpoints` nothing is kept. A file with another fingerprint of data and settings is
-    an error. Of several processes the first one reads for all, and writes.
+    Without `checkpoints` nothing is stored. A file with another fingerprint of data and settings
+    raises an error. Of several processes the first one reads for all, and writes.
     """
 
     def __init__(
@@ -108,23 +116,26 @@ class Checkpoint:
         """Finished stages that the run has loaded or added."""
         self._resumed = True
         if checkpoints is not None:
-            found = self._read() if group is None else group.read(self._read)
-            if found is None:
+            contents = self._read() if group is None else group.read(self._read)
+            if contents is None:
                 return
-            if found.manifest.get("fingerprint") != fingerprint:
+            if contents.manifest.get("fingerprint") != fingerprint:
                 raise CheckpointError(
                     f"The checkpoint {self._path} is of a run with other data or settings. Give "
                     "the data and settings of that run, or another path."
                 )
             with self.restoring():
-                _Manifest.model_validate(found.manifest)
-            self._finished = [StageResult.from_json(stage) for stage in found.manifest["finished"]]
-            self._progress, self._resumed = found.manifest["under_way"], False
-            self._tensors = {part: under(f"{part}.", found.tensors) for part in self._tensors}
+                _Manifest.model_validate(contents.manifest)
+            self._finished = [
+                StageResult.from_json(stage) for stage in contents.manifest["finished"]
+            ]
+            self._progress = contents.manifest["under_way"]
+            self._resumed = False
+            self._tensors = {part: under(f"{part}.", contents.tensors) for part in self._tensors}
 
     @contextmanager
     def restoring(self) -> Iterator[None]:
-        """Raise `CheckpointError` in place of an error from contents that do not fit the run."""
+        """Raise `CheckpointError` in place of an error that contents of another run cause."""
         try:
             yield
         except (ArithmeticError, LookupError, TypeError, ValueError, RuntimeError) as error:
@@ -142,7 +153,8 @@ class Checkpoint:
         """Return result and model of the next stage, if the file has it as finished."""
         if self._loaded == len(self._finished):
             return None
-        index, self._loaded = self._loaded, self._loaded + 1
+        index = self._loaded
+        self._loaded = self._loaded + 1
         return self._finished[index], under(f"{index}.", self._tensors["finished"])
 
     def resume_stage(self, run: Run) -> Tensors | None:
@@ -155,7 +167,7 @@ class Checkpoint:
 
     def save_progress(self, run: Run, tensors: Tensors) -> None:
         """Write the state of the current stage."""
-        # A copy: the list grows with each step.
+        # Copy the list: it grows with each step.
         self._write(tensors, {"losses": [*run.losses], "evaluations": run.evaluations})
 
     def finish(self, result: StageResult, tensors: Tensors) -> None:
@@ -185,12 +197,13 @@ class Checkpoint:
         """Read the file; create it if it does not exist."""
         if Path(self._path).exists():
             return read_file(CHECKPOINT, self._path)
-        # A path that cannot be written to is an error now, not after hours of work.
+        # Write now: a path without write access fails here, not after hours of work.
         self._write({}, None)
         return None
 
     def _write(self, now: Tensors, progress: dict[str, Any] | None) -> None:
-        self._tensors["now"], self._progress = now, progress
+        self._tensors["now"] = now
+        self._progress = progress
         if not self._writes:
             return
         tensors = {
@@ -212,19 +225,20 @@ def under(prefix: str, tensors: Mapping[str, Tensor]) -> Tensors:
     return {name[size:]: value for name, value in tensors.items() if name.startswith(prefix)}
 
 
-def require_like(found: Mapping[str, Tensor], here: Mapping[str, Tensor]) -> None:
-    """Raise ValueError unless tensors have the names and shapes of others, finite where those are.
+def require_like(saved: Mapping[str, Tensor], current: Mapping[str, Tensor]) -> None:
+    """Raise ValueError unless saved tensors have the names, shapes and dtypes of current ones.
 
-    `copy_` would broadcast another shape silently.
+    Saved values must be finite where current ones are. `copy_` would broadcast another shape
+    silently.
     """
-    if found.keys() != here.keys():
-        strange = sorted(found.keys() ^ here.keys())[:3]
+    if saved.keys() != current.keys():
+        strange = sorted(saved.keys() ^ current.keys())[:3]
         raise ValueError(f"{strange} are missing or too many")
-    for name, value in found.items():
-        like = here[name]
-        if value.shape != like.shape or value.dtype != like.dtype:
+    for name, value in saved.items():
+        expected = current[name]
+        if value.shape != expected.shape or value.dtype != expected.dtype:
             raise ValueError(f"{name} has shape {list(value.shape)} and is {value.dtype}")
-        if bool((like.cpu().isfinite() & ~value.cpu().isfinite()).any()):
+        if bool((expected.cpu().isfinite() & ~value.cpu().isfinite()).any()):
             raise ValueError(f"{name} holds NaN or infinity")
 
 
@@ -237,23 +251,23 @@ def open_checkpoint(
 ) -> Checkpoint:
     """Return the checkpoint of a run with these data, this start and these settings.
 
-    Raises `InvalidInputError` if another process has others.
+    Raises `InvalidInputError` if another process has other data, start or settings.
     """
     if checkpoints is None and group is None:
         return Checkpoint()
     start = model_tensors(model)
-    # Row values are data, and not in the state of a likelihood.
+    # Add the row values: they are data, and not in the state of a likelihood.
     start |= {f"buffer.{name}": value for name, value in model.likelihood.named_buffers()}
     start |= {"X": data.X, "y": data.y}
-    # The address in the text of a function or object differs between runs.
+    # Remove addresses: the text of a function or object has one, which differs between runs.
     text = re.sub(r" at 0x[0-9a-f]+", "", repr(settings))
     every = None if checkpoints is None else checkpoints.every
-    how = {"every": every, "settings": text, "weights": data.weights}
+    rest = {"every": every, "settings": text, "weights": data.weights}
     parts = [_description(model.posterior), _description(model.likelihood)]
-    known = fingerprint(model=parts, **how, **start)
+    identity = fingerprint(model=parts, **rest, **start)
     if group is not None:
-        group.require_same(known)
-    return Checkpoint(checkpoints, known, group)
+        group.require_same(identity)
+    return Checkpoint(checkpoints, identity, group)
 
 
 def model_tensors(model: Model) -> Tensors:
@@ -264,11 +278,11 @@ def model_tensors(model: Model) -> Tensors:
 
 
 def _description(model: nn.Module) -> list[object]:
-    """Return names of free parameters, classes and plain attributes, which no tensor holds."""
+    """Return what no tensor holds: names of free parameters, classes, plain attributes."""
     free = [name for name, parameter in model.named_parameters() if parameter.requires_grad]
 
     def plain(part: nn.Module) -> dict[str, object]:
-        known = {name: at for name, at in vars(part).items() if name != "training"}
-        return {n: at for n, at in known.items() if isinstance(at, bool | int | float | str)}
+        attributes = {name: at for name, at in vars(part).items() if name != "training"}
+        return {n: at for n, at in attributes.items() if isinstance(at, bool | int | float | str)}
 
     return [free, [[type(part).__name__, plain(part)] for part in model.modules()]]

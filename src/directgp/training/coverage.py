@@ -1,4 +1,4 @@
-"""Check on examples that the intervals of a model hold as many targets as they should."""
+"""Check on examples the width of a model's intervals, and whether its noise is constant."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -20,33 +20,37 @@ from directgp.training.data import Data
 from directgp.training.result import TrainingResult
 
 _TOO_FEW = 0.8
-"""Share of targets inside from which on intervals are wide enough, however many examples."""
+"""Intervals with at least this share of the targets inside are wide enough."""
 
 _FALSE_ALARMS = 0.01
 """Probability that intervals of the right width are called too narrow, over all groups."""
 
 _CLEARLY = 30.0
-"""Factor of the probability of the worst group from which another model covers clearly better."""
+"""A model covers clearly better if its worst group is this many times as probable."""
 
 _MAX_GROUPS = 10
+"""Largest number of groups; groups have about equal numbers of examples."""
+
 _ROWS_PER_GROUP = 20
-"""Groups of about equal numbers of examples: tenths, or fewer where they would be smaller."""
+"""Fewest examples of a group; smaller tables have fewer groups."""
 
 _NOISE_GROUPS = 8
+"""Largest number of groups between which noise is compared."""
+
 _FEWEST_GROUPS = 3
-"""Largest and smallest number of groups by which noise is compared."""
+"""Smallest number of groups between which noise is compared."""
 
 _CHANCE = 0.01
-"""Probability that noise of one level is taken for one that depends on the inputs."""
+"""Probability that constant noise is taken for noise that depends on the inputs."""
 
 _GAIN = 0.02
-"""Fall of the mean log loss, in nats, from which a noise level for each group pays."""
+"""Fall of the mean log loss, in nats, that a noise level for each group must bring."""
 
 _LARGEST = 6.0
-"""|z| that counts for larger ones, which P(Y ≤ y) near 1 cannot tell apart."""
+"""Larger |z| count as this: P(Y ≤ y) near 1 cannot tell them apart."""
 
 _MAX_EXAMPLES = 10_000
-"""Examples of each part that are checked, evenly spaced."""
+"""Largest number of examples of a part; more are thinned evenly."""
 
 Examples = tuple[TrainingResult, Data, Likelihood]
 """A trained model, examples, and a likelihood with their row values."""
@@ -56,13 +60,19 @@ class Group(NamedTuple):
     """Examples with neighbouring values of the predicted mean, or of a feature."""
 
     feature: int | None
-    """None for the predicted mean."""
+    """Index of the feature; None for the predicted mean."""
 
     low: float
+    """Smallest value of the group."""
+
     high: float
+    """Largest value of the group."""
+
     inside: int
+    """Number of examples with the target inside the interval."""
+
     number: int
-    """How many of the examples have their targets inside the interval, and how many there are."""
+    """Number of examples."""
 
     @property
     def probability(self) -> float:
@@ -77,7 +87,7 @@ class Coverage:
     """Numbers of targets inside central 90 % intervals, by predicted mean and main feature."""
 
     groups: tuple[Group, ...] = ()
-    """The one that is least probable first; none where y has no quantiles."""
+    """The groups, the least probable first; empty where y has no quantiles."""
 
     @property
     def narrow(self) -> tuple[Group, ...]:
@@ -98,9 +108,10 @@ class Coverage:
 
     @classmethod
     def of(cls, parts: Sequence[Examples], loss: PointLoss) -> "Coverage":
-        """Return the coverage of examples that may have a model for each part of them.
+        """Return the coverage of examples in parts, each with a model of its own.
 
-        Labels have no intervals, and a loss that is not judged by a density does not train them.
+        It is empty for labels, which have no intervals, and for a loss that does not judge a
+        density, which does not train intervals.
         """
         labels = parts[0][0].likelihood.task == "classification"
         if labels or not loss.validation_loss().log_density:
@@ -109,7 +120,7 @@ class Coverage:
             checked = [_checked(*part) for part in parts]
         except (NumericalError, UnsupportedError):
             return cls()
-        inside, mean, X = (np.concatenate(each) for each in zip(*checked, strict=True))
+        inside, mean, X = (np.concatenate(arrays) for arrays in zip(*checked, strict=True))
         groups = [*_groups(None, mean, inside)]
         feature = _main_feature(parts[0][0].posterior.prior, X.shape[1])
         if feature is not None:
@@ -123,8 +134,10 @@ def _checked(
 ) -> tuple[Bool[np.ndarray, " n"], Float64[np.ndarray, " n"], Float64[np.ndarray, "n d"]]:
     """Return whether each target is inside its interval, its predicted mean, and the inputs."""
     data, likelihood = _thinned(data, likelihood)
-    q, y = result.posterior.predict(data.X), data.y
-    # The interval of counts includes its upper end; a censored value may be anywhere in its range.
+    q = result.posterior.predict(data.X)
+    y = data.y
+    # Use both ends of the range: an interval of counts includes its upper end, and a censored
+    # value may be anywhere in its range.
     low, high = likelihood.observed_range(y)
     up_to = predictive_cdf(likelihood, high, q)
     below = up_to if low is high else predictive_cdf(likelihood, low, q)
@@ -141,26 +154,26 @@ def _thinned(data: Data, likelihood: Likelihood) -> tuple[Data, Likelihood]:
 
 @torch.no_grad()
 def noise_depends_on_inputs(parts: Sequence[Examples]) -> bool:
-    """Return whether targets scatter about predictions more in some places than in others.
+    """Return whether the spread of targets about predictions depends on the inputs.
 
-    With z the normal quantile of P(Y ≤ y), so that |z| has one distribution if the predictive one
-    is right, Kruskal and Wallis's test compares the ranks of |z| between groups of neighbouring
-    values of each feature, and of the predicted mean. The smallest p-value has to be below 1 %
-    over the number of these tests (Bonferroni); ranks are not moved by outliers. And with a
-    variance of z for each group of that test in place of one, the mean log loss has to fall by 0.02
-    nats.
+    Let z be the normal quantile of P(Y ≤ y); |z| has the same distribution everywhere if the
+    predictive distribution is right. Kruskal and Wallis's test compares the ranks of |z|, which
+    outliers do not move, between groups of neighbouring values of each feature and of the
+    predicted mean. The answer is yes if the smallest p-value is below 1 % divided by the number
+    of tests (Bonferroni), and a variance of z for each group of that test lowers the mean log
+    loss by 0.02 nats.
     """
-    found = []
+    tables = []
     for result, data, likelihood in parts:
-        some, likelihood = _thinned(data, likelihood)
+        subset, likelihood = _thinned(data, likelihood)
         try:
-            q = result.posterior.predict(some.X)
-            z = torch.special.ndtri(predictive_cdf(likelihood, some.y, q)).abs()
+            q = result.posterior.predict(subset.X)
+            z = torch.special.ndtri(predictive_cdf(likelihood, subset.y, q)).abs()
         except (NumericalError, UnsupportedError):
             return False
-        columns = z.clamp(max=_LARGEST), centre(likelihood, q), *some.X.mT
-        found.append(torch.stack([each.double() for each in columns]).cpu().numpy())
-    residuals, *places = np.concatenate(found, axis=1)
+        columns = z.clamp(max=_LARGEST), centre(likelihood, q), *subset.X.mT
+        tables.append(torch.stack([column.double() for column in columns]).cpu().numpy())
+    residuals, *places = np.concatenate(tables, axis=1)
     number = min(_NOISE_GROUPS, len(residuals) // _ROWS_PER_GROUP)
     if number < _FEWEST_GROUPS or not np.isfinite(residuals).all():
         return False
@@ -172,22 +185,22 @@ def noise_depends_on_inputs(parts: Sequence[Examples]) -> bool:
 def _scatter(
     residuals: Float64[np.ndarray, " n"], places: Int[np.ndarray, " n"]
 ) -> tuple[float, float]:
-    """Return the p-value of equal scatter in all groups, and the gain of a variance for each."""
+    """Return the p-value of equal spread, and the gain in log loss of a variance per group."""
     n = len(residuals)
     _, groups = np.unique(places, return_inverse=True)
     sizes = np.bincount(groups)
     _, inverse, ties = np.unique(residuals, return_inverse=True, return_counts=True)
     ranks = (np.cumsum(ties) - 0.5 * (ties - 1))[inverse]
-    sums, squares = (np.bincount(groups, each) for each in (ranks, residuals**2))
+    sums, squares = (np.bincount(groups, values) for values in (ranks, residuals**2))
     statistic = 12 / (n * (n + 1)) * (sums**2 / sizes).sum() - 3 * (n + 1)
     with np.errstate(divide="ignore"):
-        own = float((sizes * np.log(squares / sizes)).sum()) / n
-        gain = 0.5 * (float(np.log(squares.sum() / n)) - own)
+        within = float((sizes * np.log(squares / sizes)).sum()) / n
+        gain = 0.5 * (float(np.log(squares.sum() / n)) - within)
     return float(chdtrc(max(1, len(sizes) - 1), max(0.0, statistic))), gain
 
 
 def _places(values: Float64[np.ndarray, " n"], number: int) -> Int[np.ndarray, " n"]:
-    """Return the group of each value; equal values are in one."""
+    """Return the index of each value's group; equal values share a group."""
     edges = np.quantile(values, np.arange(1, number) / number)
     return np.searchsorted(edges, values, side="right")
 
@@ -195,18 +208,18 @@ def _places(values: Float64[np.ndarray, " n"], number: int) -> Int[np.ndarray, "
 def _groups(
     feature: int | None, values: Float64[np.ndarray, " n"], inside: Bool[np.ndarray, " n"]
 ) -> Iterable[Group]:
-    """Yield the groups; equal values are in one, so that none is selected by its targets."""
+    """Yield the groups; equal values share a group, so that targets do not select a group."""
     number = max(1, min(_MAX_GROUPS, len(values) // _ROWS_PER_GROUP))
     places = _places(values, number)
     for place in np.unique(places):
         here = places == place
-        some = values[here]
-        numbers = int(inside[here].sum()), int(here.sum())
-        yield Group(feature, float(some.min()), float(some.max()), *numbers)
+        members = values[here]
+        counts = int(inside[here].sum()), int(here.sum())
+        yield Group(feature, float(members.min()), float(members.max()), *counts)
 
 
 def _main_feature(prior: Prior, d: int) -> int | None:
-    """Return the feature of the smallest lengthscale; None where all have the same."""
+    """Return the feature with the smallest lengthscale; None for a common lengthscale."""
     if d == 1:
         return 0
     scales = prior.length_scales()

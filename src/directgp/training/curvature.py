@@ -1,4 +1,4 @@
-"""How L-BFGS sees a problem: parameters as one vector, its bounds, units and inverse curvature."""
+"""Give L-BFGS a problem as one vector, with bounds, units and the inverse curvature."""
 
 import math
 from collections.abc import Iterable, Mapping
@@ -20,6 +20,7 @@ from directgp.numerics.arrays import (
 from directgp.training.problems import TrainingProblem
 
 Frame = Float[Tensor, "*latent m m"]
+"""Lower triangular change of coordinates of q(u), for each latent."""
 
 Vector = Array
 """A float64 vector: a numpy array, or a tensor on a GPU, where no entry is copied to the host."""
@@ -30,10 +31,12 @@ class LowerBounds:
     """Lower bounds of the entries of a vector; −∞ for none."""
 
     def __init__(self, bounds: Vector) -> None:
-        self._bounds, self._xp = bounds, library_of(bounds)
+        self._bounds = bounds
+        self._xp = library_of(bounds)
         self._any = bool(self._xp.isfinite(bounds).any())
-        # Arrays: a number would be copied to the GPU each time.
-        self._zero, self._infinity = zeros((), bounds), zeros((), bounds) + math.inf
+        # Store arrays: a number would be copied to the GPU each time.
+        self._zero = zeros((), bounds)
+        self._infinity = zeros((), bounds) + math.inf
 
     def clip(self, x: Vector) -> Vector:
         """Return x with entries below their bound set to it."""
@@ -64,8 +67,8 @@ class LowerBounds:
 class FlatParameters:
     """Values and gradients of parameters in one float64 vector.
 
-    numpy's vectors have the lower triangle of u_chol. Those of torch, on a GPU, have the whole of
-    it, which saves the time of packing, with 0 above the diagonal.
+    A numpy vector has the lower triangle of u_chol. A torch vector, on a GPU, has the whole matrix
+    with 0 above the diagonal, which saves the time of packing.
     """
 
     def __init__(self, parameters: dict[str, nn.Parameter], xp: Any = None) -> None:
@@ -81,7 +84,9 @@ class FlatParameters:
         self._used = _join(used).to(device, torch.float64)
         """1 for entries of parameters that are used, 0 above the diagonal of u_chol."""
         whole = torch.zeros_like(self._used)
-        self._places, self._flat, self._views = None, self.array(whole), self._split(whole)
+        self._places = None
+        self._flat = self.array(whole)
+        self._views = self._split(whole)
         if self.xp is np:
             self._places = self._used.nonzero()[:, 0].numpy()
         lengths = [int(part.sum()) for part in used] if self.xp is np else self._sizes
@@ -149,10 +154,12 @@ class Coordinates:
         frame: Frame | None = None,
         units: dict[str, Tensor] | None = None,
     ) -> None:
-        self._units, self._array = flat.full(1.0, units or {}), flat.array
+        self._units = flat.full(1.0, units or {})
+        self._array = flat.array
         self._inverse_units = 1 / self._units
         self._plain = frame is None and not units
-        self._mean, self._chol = flat.slice_of("u_mean"), flat.slice_of("u_chol")
+        self._mean = flat.slice_of("u_mean")
+        self._chol = flat.slice_of("u_chol")
         self._frame: Array = None
         self._inverse: Array = None
         if frame is not None:
@@ -171,9 +178,9 @@ class Coordinates:
         if self._frame is None:
             return
         eye = torch.eye(self._frame.shape[-1]).to(self._lower).expand(self._lower.shape)
-        other = eye if frame is None else frame.double()
-        self._frame[...] = self._array(other)
-        self._inverse[...] = self._array(torch.linalg.solve_triangular(other, eye, upper=False))
+        new_frame = eye if frame is None else frame.double()
+        self._frame[...] = self._array(new_frame)
+        self._inverse[...] = self._array(torch.linalg.solve_triangular(new_frame, eye, upper=False))
 
     def of_step(self, step: Vector) -> Vector:
         """Return T⁻¹ s for a step s in x."""
@@ -194,29 +201,29 @@ class Coordinates:
         """Return the vector times its units, with q(u) multiplied by a triangular matrix."""
         if self._plain:
             return vector
-        found: Vector = vector * units
+        result: Vector = vector * units
         if matrix is None:
-            return found
+            return result
         m = matrix.shape[-1]
         if isinstance(vector, Tensor):
-            chol = found[self._chol].view(matrix.shape)
+            chol = result[self._chol].view(matrix.shape)
             triangular_times(matrix, vector[self._chol].view(matrix.shape), out=chol, upper=upper)
             if upper:
                 chol *= self._lower
             column = *matrix.shape[:-1], 1
-            mean = found[self._mean].view(column)
+            mean = result[self._mean].view(column)
             torch.matmul(matrix, vector[self._mean].view(column), out=mean)
-            return found
-        # (u_chol, u_mean).
+            return result
+        # Multiply the columns (u_chol, u_mean) at once.
         both = np.zeros((*matrix.shape[:-1], m + 1))
         both.reshape(-1)[self._places] = vector[self._chol]
         both[..., m] = vector[self._mean].reshape(matrix.shape[:-1])
         changed = np.empty_like(both)
         for k in np.ndindex(matrix.shape[:-2]):
             triangular_times(matrix[k], both[k], out=changed[k], upper=upper)
-        found[self._chol] = changed.reshape(-1)[self._places]
-        found[self._mean] = changed[..., m].ravel()
-        return found
+        result[self._chol] = changed.reshape(-1)[self._places]
+        result[self._mean] = changed[..., m].ravel()
+        return result
 
 
 _MIN_CURVATURE = 1e-10
@@ -240,19 +247,25 @@ class InverseCurvature:
     becomes 0, and adds the column (−R⁻¹ S y / sᵀy, 1 / sᵀy).
     """
 
-    def __init__(self, like: Vector, memory: int) -> None:
-        self._memory, self._xp, size = memory, library_of(like), len(like)
-        self._S, self._Y = zeros((memory, size), like), zeros((memory, size), like)
-        self._R_inverse, self._rise = zeros((memory, memory), like), zeros(memory, like)
-        """R⁻¹, and the diagonal of R."""
-        self._next = self._xp.zeros_like(zeros(1, like), dtype=self._xp.int64)
+    def __init__(self, template: Vector, memory: int) -> None:
+        self._memory = memory
+        self._xp = library_of(template)
+        size = len(template)
+        self._S = zeros((memory, size), template)
+        self._Y = zeros((memory, size), template)
+        self._R_inverse = zeros((memory, memory), template)
+        """R⁻¹."""
+        self._rise = zeros(memory, template)
+        """The diagonal of R."""
+        self._next = self._xp.zeros_like(zeros(1, template), dtype=self._xp.int64)
         """The place of the next pair."""
-        # All places on a GPU, where shapes are fixed.
+        # Use all places on a GPU, where shapes are fixed.
         self._number = 0 if self._xp is np else memory
-        self._inverse_D = zeros(size, like) + 1
-        # Arrays: a CUDA graph cannot copy a number to the GPU.
-        self._zero, self._one = zeros((), like), zeros((), like) + 1
-        self.known = zeros((), like)
+        self._inverse_D = zeros(size, template) + 1
+        # Store arrays: a CUDA graph cannot copy a number to the GPU.
+        self._zero = zeros((), template)
+        self._one = zeros((), template) + 1
+        self.known = zeros((), template)
         """Whether there is a pair; 1 or 0."""
 
     def times(self, gradient: Vector, coordinates: Coordinates) -> Vector:
@@ -263,12 +276,14 @@ class InverseCurvature:
         """
         if self._number == 0:
             return self.diagonal_times(gradient, coordinates)
-        kept = slice(self._number)
-        S, Y, R_inverse = self._S[kept], self._Y[kept], self._R_inverse[kept, kept]
+        used = slice(self._number)
+        S = self._S[used]
+        Y = self._Y[used]
+        R_inverse = self._R_inverse[used, used]
         a = R_inverse @ (S @ gradient)
-        found = self.diagonal_times(gradient - a @ Y, coordinates)
-        c = (self._rise[kept] * a - Y @ found) @ R_inverse
-        return found + c @ S
+        result = self.diagonal_times(gradient - a @ Y, coordinates)
+        c = (self._rise[used] * a - Y @ result) @ R_inverse
+        return result + c @ S
 
     def diagonal_times(self, gradient: Vector, coordinates: Coordinates) -> Vector:
         """Return T D Tᵀ g, which is H g without the pairs."""
@@ -276,7 +291,8 @@ class InverseCurvature:
 
     def add(self, step: Vector, change: Vector, coordinates: Coordinates) -> None:
         """Add a pair, unless the slope has not risen along the step."""
-        s, y = coordinates.of_step(step), coordinates.of_gradient(change)
+        s = coordinates.of_step(step)
+        y = coordinates.of_gradient(change)
         rise = step @ change
         rises = rise > _MIN_CURVATURE * ((s @ s) * (y @ y)) ** 0.5
         place: Any = self._next
@@ -285,22 +301,22 @@ class InverseCurvature:
                 return
             place = slice(int(place[0]), int(place[0]) + 1)
             self._number = max(self._number, place.stop)
-        kept = slice(self._number)
-        before = self._R_inverse[kept, kept]
+        used = slice(self._number)
+        stored = self._R_inverse[used, used]
 
         def put(rows: Array, at: Any, new: Array) -> None:
-            # A CUDA graph has no branches.
+            # Select by `where`: a CUDA graph has no branches.
             rows[at] = new if self._xp is np else torch.where(rises, new, rows[at])
 
         put(self._S, place, step)
         put(self._Y, place, change)
         put(self._rise, place, rise)
-        R_inverse = 1 * before
+        R_inverse = 1 * stored
         R_inverse[place] = self._zero
-        column = R_inverse @ (self._S[kept] @ change / -rise)
+        column = R_inverse @ (self._S[used] @ change / -rise)
         column[place] = 1 / rise
         R_inverse[:, place] = column[:, None]
-        put(before, ..., R_inverse)
+        put(stored, ..., R_inverse)
         put(self._inverse_D, ..., self._updated(s, y, rise))
         put(self.known, ..., self._one)
         self._next[...] = (self._next + rises) % self._memory
@@ -319,16 +335,19 @@ class InverseCurvature:
 _PROBE = 1e-4
 """Length of a finite difference, in natural units."""
 
-_MIN_UNIT, _MAX_UNIT = 0.2, 5.0
-"""Bounds of a unit: one curvature, measured at one point, stands for a whole parameter."""
+_MIN_UNIT = 0.2
+"""Smallest unit: one curvature, measured at one point, stands for a whole parameter."""
+
+_MAX_UNIT = 5.0
+"""Largest unit, for the same reason."""
 
 
 def parameter_units(problem: TrainingProblem) -> dict[str, Tensor]:
-    """Return a unit for each parameter but q(u)'s, which has a frame.
+    """Return a unit for each parameter except u_mean and u_chol, which have a frame.
 
     The mean curvature c = vᵀHv / size of a parameter comes from one difference of gradients along
-    v, its natural unit with random signs (the spread of the inducing inputs in each feature; 1 or
-    the value itself for others). The unit is 1/√|c|, within bounds.
+    v, the parameter's natural unit with random signs: the spread of the inducing inputs in each
+    feature, or 1 or the value itself for other parameters. The unit is 1/√|c|, within bounds.
     """
     sizes = [p.numel() for p in problem.parameters.values()]
     places = dict(zip(problem.parameters, np.cumsum([0, *sizes]).tolist(), strict=False))
@@ -351,8 +370,8 @@ def parameter_units(problem: TrainingProblem) -> dict[str, Tensor]:
             parameter.copy_(value)
         units[name] = natural
         if here is not None and there is not None:
-            own = slice(places[name], places[name] + parameter.numel())
-            change = (there[own] - here[own]).view(parameter.shape)
+            entries = slice(places[name], places[name] + parameter.numel())
+            change = (there[entries] - here[entries]).view(parameter.shape)
             rise = (natural * sign * change).double().mean().abs() / _PROBE
             stretch = torch.rsqrt(rise).nan_to_num(nan=1.0).clamp(_MIN_UNIT, _MAX_UNIT)
             units[name] = natural * stretch.to(natural)

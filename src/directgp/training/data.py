@@ -17,11 +17,16 @@ from directgp.training.result import TrainingResult
 
 @dataclass(frozen=True)
 class Data:
-    """Inputs, targets and weights of some examples."""
+    """Inputs, targets and weights of examples."""
 
     X: Float[Tensor, "n d"]
+    """Inputs."""
+
     y: Num[Tensor, " n"]
+    """Targets."""
+
     weights: Num[Tensor, " n"] | None = None
+    """Weight of each example; None for 1."""
 
     def __len__(self) -> int:
         return len(self.X)
@@ -32,7 +37,7 @@ class Data:
         return Data(change(self.X), change(self.y), weights)
 
     def take(self, index: Int[Tensor, " r"]) -> "Data":
-        """Return some of the examples."""
+        """Return the examples at an index."""
         return self.map(lambda tensor: tensor[index])
 
 
@@ -40,9 +45,13 @@ class Model(NamedTuple):
     """A posterior and a likelihood, to start from or trained."""
 
     posterior: SparsePosterior
+    """q(u), with prior and inducing inputs."""
+
     likelihood: Likelihood
+    """p(y | f), with its parameters."""
+
     name: str = ""
-    """Kernel and likelihood, where a search compares several."""
+    """Kernel and likelihood in words, where a search compares several models."""
 
     @classmethod
     def of(cls, result: TrainingResult) -> "Model":
@@ -52,14 +61,18 @@ class Model(NamedTuple):
 
 def check_data(who: str, data: Data, posterior: SparsePosterior, likelihood: Likelihood) -> None:
     """Raise `InvalidInputError` if shapes, devices, targets or weights do not fit the model."""
-    X, y, weights, n = data.X, data.y, data.weights, len(data)
+    X = data.X
+    y = data.y
+    weights = data.weights
+    n = len(data)
     require(n >= 1, f"X of {who}", "at least one row", f"shape {tuple(X.shape)}")
     devices = X.device, y.device, posterior.Z.device
-    given = "{}, {} and {}".format(*devices)
-    require(len({*devices}) == 1, f"X, y and posterior of {who}", "on one device", given)
+    placement = "{}, {} and {}".format(*devices)
+    require(len({*devices}) == 1, f"X, y and posterior of {who}", "on one device", placement)
     check_device(f"device of {who}", X.device)
     posterior.check_inputs(X, f"X of {who}")
-    wanted, latents = likelihood.num_latent, posterior.num_latent
+    wanted = likelihood.num_latent
+    latents = posterior.num_latent
     needed = f"of {wanted} latent functions, as {type(likelihood).__name__} needs"
     remedy = f"Make them with posterior.with_latents({wanted})."
     require(latents == wanted, f"posterior of {who}", needed, latents, remedy)

@@ -32,14 +32,14 @@ def fresh_store(store: Store, rank: int, size: int, timeout: float) -> Store:
     """Return a part of a store that no earlier attempt has written to.
 
     torchrun keeps one store through its restarts, with the addresses of processes that have ended.
-    So the first process publishes a random prefix, each other process writes a random token under
-    it, and uses the prefix once the first process has repeated the token: an earlier attempt cannot
-    know it. Raises `RuntimeError` if the first process does not answer in time.
+    So the first process publishes a random prefix, and each of the others writes a random token
+    under this prefix. It uses the prefix once the first process has repeated the token, which an
+    earlier attempt cannot know. Raises `RuntimeError` if the first process does not answer in time.
     """
     token = secrets.token_hex(8)
     if rank == 0:
         store.set("prefix", token)
-        tokens = [store.get(f"{token}/{other}").decode() for other in range(1, size)]
+        tokens = [store.get(f"{token}/{worker}").decode() for worker in range(1, size)]
         store.set(f"{token}/tokens", " ".join(tokens))
         return PrefixStore(token, store)
     deadline = time.monotonic() + timeout
@@ -54,6 +54,7 @@ def fresh_store(store: Store, rank: int, size: int, timeout: float) -> Store:
 
 
 _ASSIGNED = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+"""Environment variables that torchrun sets."""
 
 
 @final
@@ -74,8 +75,11 @@ class Processes:
     """
 
     def __init__(self, rank: int, size: int, device: torch.device) -> None:
-        self.rank, self.size, self.device = rank, size, device
-        self._open, self._lost = True, False
+        self.rank = rank
+        self.size = size
+        self.device = device
+        self._open = True
+        self._lost = False
 
     @classmethod
     def from_torchrun(
@@ -112,12 +116,14 @@ class Processes:
         again = dist.is_initialized()
         require(not again, "Processes.from_torchrun", "called once at a time", "a second call")
         chosen = _device(device)
-        # With it a failed collective of nccl raises an error instead of ending the process.
+        # Wait for collectives: a failed one of nccl then raises instead of ending the process.
         os.environ.setdefault("TORCH_NCCL_BLOCKING_WAIT", "1")
-        rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
-        limit, backend = timedelta(seconds=timeout), "gloo"
+        rank = int(os.environ["RANK"])
+        size = int(os.environ["WORLD_SIZE"])
+        limit = timedelta(seconds=timeout)
+        backend = "gloo"
         here = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
-        # nccl refuses two processes on one GPU. gloo detects a lost process at once.
+        # Use nccl only with one process per GPU; gloo, for the CPU, detects a lost process at once.
         if chosen.type == "cuda" and here <= torch.cuda.device_count():
             backend = "cpu:gloo,cuda:nccl"
         with _contact(f"Process {rank} of {size} could not connect to the others"):
@@ -137,10 +143,10 @@ class Processes:
 
     def smallest(self, number: int) -> int:
         """Return the smallest number of any process."""
-        found = torch.tensor([number])
+        least = torch.tensor([number])
         with self._contact():
-            dist.all_reduce(found, dist.ReduceOp.MIN)
-        return int(found)
+            dist.all_reduce(least, dist.ReduceOp.MIN)
+        return int(least)
 
     def told(self, message: bytes, by: int = 0) -> bytes:
         """Broadcast the message of one process, and return it."""
@@ -183,7 +189,7 @@ def _contact(what: str) -> Iterator[None]:
     except LostProcessError:
         raise
     except RuntimeError as error:
-        # The first sentence, without the place in the source of the backend.
+        # Quote the first sentence, without the place in the source of the backend.
         text = re.sub(r"\[\S*\.cc:\d+\]\s*", "", str(error))
         sentence = re.split(r"\.\s|\.?$", text, maxsplit=1, flags=re.MULTILINE)[0]
         raise LostProcessError(f"{what} ({sentence or type(error).__name__}).") from error
@@ -209,8 +215,10 @@ class ProcessGroup:
     """The collective operations of a run with several processes."""
 
     def __init__(self, processes: Processes) -> None:
-        self._processes, self.mean = processes, processes.mean
-        self.rank, self.size = processes.rank, processes.size
+        self._processes = processes
+        self.mean = processes.mean
+        self.rank = processes.rank
+        self.size = processes.size
         self.is_main = self.rank == 0
         """Whether this process writes files."""
         self._interrupted = False
@@ -230,12 +238,12 @@ class ProcessGroup:
     def require_same(self, fingerprint: str) -> None:
         """Raise `InvalidInputError` if a process has another fingerprint than the first."""
         same = self._broadcast(fingerprint) == fingerprint
-        other = self._processes.smallest(self.size if same else self.rank)
+        first_different = self._processes.smallest(self.size if same else self.rank)
         require(
-            other == self.size,
+            first_different == self.size,
             "Data, model and settings of train",
             "the same in every process",
-            f"others in process {other} than in process 0",
+            f"others in process {first_different} than in process 0",
             "Read the same rows in the same order, and build the same model.",
         )
 
@@ -256,15 +264,18 @@ class ProcessGroup:
 
     def read(self, read: Callable[[], Contents | None]) -> Contents | None:
         """Return the contents of a file that the first process reads, or raise its error."""
-        found, failure = None, ""
+        contents = None
+        failure = ""
         try:
-            found = read() if self.is_main else None
+            contents = read() if self.is_main else None
         except CheckpointError as error:
             failure = str(error)
-        failure, manifest = self._broadcast([failure, None if found is None else found.manifest])
+        failure, manifest = self._broadcast(
+            [failure, None if contents is None else contents.manifest]
+        )
         if failure:
             raise CheckpointError(failure)
-        tensors = self.tensors_of_first({} if found is None else found.tensors)
+        tensors = self.tensors_of_first({} if contents is None else contents.tensors)
         return None if manifest is None else Contents(tensors, manifest)
 
     @contextmanager

@@ -1,4 +1,4 @@
-"""Record the work of a training step as a CUDA graph; apart from the optimisers, which share it."""
+"""Record the work of a training step as a CUDA graph, for both optimisers."""
 
 from collections.abc import Callable
 from typing import Any, final
@@ -17,8 +17,8 @@ the last has the sizes of the graph, and makes its constants."""
 class RecordedWork:
     """Work of a problem without checks, replayed from a CUDA graph.
 
-    `sizes` are the least ones of its quadratures, from an earlier graph. `prepare` of the problem
-    is called outside of the graph.
+    `sizes` are the smallest sizes of its quadratures, from an earlier graph. Call `prepare` of the
+    problem outside of the graph.
     """
 
     def __init__(
@@ -54,7 +54,7 @@ class RecordedWork:
             generator.set_state(state)
 
     def replay(self) -> Any:
-        """Do the work, and return what it returns, in memory that the next replay overwrites."""
+        """Do the work, and return its result, in memory that the next replay overwrites."""
         self._graph.replay()
         return self._result
 

@@ -1,7 +1,4 @@
-"""L-BFGS with lower bounds and scaled coordinates; apart from `trainer`, which knows no algorithm.
-
-It minimises deterministic problems.
-"""
+"""Minimise deterministic problems by L-BFGS, with lower bounds and scaled coordinates."""
 
 import math
 from collections.abc import Callable
@@ -38,29 +35,33 @@ def lbfgs(
 ) -> Stop:
     """Descend until the run stops or no step descends; the parameters end at the best state.
 
-    What an earlier run has `learnt` of the problem is used, and then holds what this run knows.
+    The run starts with the coordinates and curvature in `learnt`, and updates them.
 
     After every `segment` steps the curvature is forgotten and `after_segment` writes a checkpoint,
     so that a run resumed from there takes the same steps as this one. Raises `NumericalError` if
     the value is not finite at the start, or in every direction from a state.
     """
-    stop, descent, learnt = None, None, learnt or Learnt()
+    stop = None
+    descent = None
+    learnt = learnt or Learnt()
     try:
         descent = _Descent(problem, run)
         while stop is None:
-            before, steps = descent.best.value, run.steps
-            known = learnt.curvature is not None
+            before = descent.best.value
+            steps = run.steps
+            had_curvature = learnt.curvature is not None
             stop = descent.descend(segment, learnt)
             if stop is None:
-                learnt.coordinates = learnt.curvature = None
+                learnt.coordinates = None
+                learnt.curvature = None
             if stop is None and descent.stuck:
-                # Start again without the learnt curvature, as long as steps from there descend.
-                if not known and (run.steps == steps or not descent.best.value < before):
+                # Restart without the learnt curvature, as long as steps from there descend.
+                if not had_curvature and (run.steps == steps or not descent.best.value < before):
                     stop = descent.end_of_descent()
             elif stop is None:
                 descent.restore()
                 after_segment()
-                # The state of a run that is resumed from this checkpoint.
+                # Take the state of a run that resumes from this checkpoint.
                 descent = _Descent(problem, run)
     except KeyboardInterrupt:
         stop = INTERRUPTED
@@ -73,20 +74,29 @@ def lbfgs(
 @final
 @dataclass
 class Learnt:
-    """Coordinates and curvature of a problem, for a run that goes on from where another ended."""
+    """What a run has learnt of a problem, for a run that continues from its end."""
 
     coordinates: Coordinates | None = None
+    """Scaled coordinates."""
+
     curvature: InverseCurvature | None = None
+    """Pairs of steps and gradient changes."""
 
 
 class Point(NamedTuple):
     """A vector with the value and the gradient there."""
 
     x: Vector
+    """Parameters as one vector."""
+
     value: float
+    """Value of the problem at x."""
+
     gradient: Vector
+    """Gradient of the value at x."""
+
     slope: float = math.nan
-    """The gradient along the direction of the line search."""
+    """Derivative along the direction of the line search."""
 
 
 _MEMORY = 50
@@ -100,20 +110,23 @@ _MAX_CHANGE = 1.0
 Beyond it the quadratic model does not hold, and steps may end in valleys far from the optimum."""
 
 _UNDERFLOWS_SQUARED = 1e-150
+"""A largest entry below this ends the descent: products of gradients would underflow."""
+
 _OVERFLOWS_SQUARED = 1e100
-"""Gradients are squared and multiplied: larger ones are divided by their largest entry."""
+"""A gradient with a larger entry is divided by it: products of gradients would overflow."""
 
 
 @final
 class _Descent:
     """The current and the best state, and the steps from there.
 
-    What a step computes from vectors reads and writes fixed memory, without the host: on a GPU
-    it is recorded as two CUDA graphs, one for a trial and one for what follows an accepted one.
+    The vector work of a step reads and writes fixed memory, without the host. On a GPU two CUDA
+    graphs replay it: one for a trial, one for the update after an accepted trial.
     """
 
     def __init__(self, problem: TrainingProblem, run: Run) -> None:
-        self._problem, self._run = problem, run
+        self._problem = problem
+        self._run = run
         self._flat = FlatParameters(problem.parameters)
         self._bounds = LowerBounds(self._flat.full(-np.inf, problem.floors))
         named = {name: 2.0 for name in problem.parameters if "raw_" in name}
@@ -144,19 +157,24 @@ class _Descent:
                 "targets, remove duplicate inducing inputs, or start from other hyperparameters, "
                 "such as a smaller output scale."
             )
-        self._here = self.best = start
+        self._here = start
+        self.best = start
 
     def descend(self, segment: int | None, learnt: Learnt) -> Stop | None:
         """Take steps from the best point until one is a reason to stop, or the segment ends."""
-        self._here, self._failure, self.stuck = self.best, None, False
-        self._x[...], self._gradient[...] = self.best.x, self.best.gradient
+        self._here = self.best
+        self._failure = None
+        self.stuck = False
+        self._x[...] = self.best.x
+        self._gradient[...] = self.best.gradient
         held = self._bounds.held(self._x, self._gradient)
-        slope = self._max_slope = float(abs(self._bounds.free(self._gradient, held)).max())
-        self._unit = slope if slope > _OVERFLOWS_SQUARED else 1.0
+        self._max_slope = float(abs(self._bounds.free(self._gradient, held)).max())
+        self._unit = self._max_slope if self._max_slope > _OVERFLOWS_SQUARED else 1.0
         stop = self._underflow()
         self._accept_graph = None
-        known = learnt.curvature if self._unit == 1 else None
-        self._memory = learnt.curvature = known or InverseCurvature(self._x, _MEMORY)
+        curvature = learnt.curvature if self._unit == 1 else None
+        self._memory = curvature or InverseCurvature(self._x, _MEMORY)
+        learnt.curvature = self._memory
         plan = None
         while stop is None:
             if plan is None or self._run.steps % _NEW_FRAME_EVERY == 0:
@@ -194,14 +212,15 @@ class _Descent:
 
     def _step(self, plan: list[float]) -> tuple[list[float], Stop | None]:
         """Search along the planned direction; return the next plan, and a reason to stop."""
-        along, share, reach, known, _ = plan
-        if not along < 0:
-            # The projection may lead upwards; that of the diagonal does not.
-            along, share, reach, known, _ = self._numbers(self._plan(diagonal=True))
-        # No line search makes a step a million times longer, and 1 / share might overflow.
-        limit, length = 1 / share if share > 1e-6 else math.inf, 1.0
-        if not known:
-            # Without known curvature a step has a length of at most 1 in the coordinates.
+        slope, share, reach, has_curvature, _ = plan
+        if not slope < 0:
+            # Use the diagonal alone: the projected direction of L-BFGS may lead upwards.
+            slope, share, reach, has_curvature, _ = self._numbers(self._plan(diagonal=True))
+        # Skip the limit for tiny shares: no search gets a million times longer, 1/share overflows.
+        limit = 1 / share if share > 1e-6 else math.inf
+        length = 1.0
+        if not has_curvature:
+            # Without curvature, limit the first step to length 1 in the coordinates.
             scaled = self._coordinates.of_gradient(self._in_units(self._gradient))
             length = min(1.0, 1 / float(abs(scaled).sum()))
         length = min(length, limit)
@@ -213,20 +232,21 @@ class _Descent:
             if point is None:
                 return None
             if self._failure is not None and not self._near(point.x):
-                # The line search has found a finite value elsewhere.
+                # Forget the failure: the line search has a finite value elsewhere.
                 self._failure = None
             if point.value <= self.best.value:
                 self.best = point
             return point
 
-        found = line_search(at, before, along * self._unit, length, longest)
-        if found is None:
+        accepted = line_search(at, before, slope * self._unit, length, longest)
+        if accepted is None:
             self.stuck = True
             return plan, None
-        self._here, self.stuck = found, not found.value < before
-        plan = self._accepted(found)
+        self._here = accepted
+        self.stuck = not accepted.value < before
+        plan = self._accepted(accepted)
         self._max_slope = self._unit * plan[-1]
-        return plan, self._run.step(found.value, self._max_slope) or self._underflow()
+        return plan, self._run.step(accepted.value, self._max_slope) or self._underflow()
 
     def _near(self, x: Vector) -> bool:
         return bool(self._flat.xp.allclose(x, self._x, 1e-12, 1e-12))
@@ -237,22 +257,24 @@ class _Descent:
         reason = f"The largest entry of the gradient is {slope:.3g}."
         return None if slope >= _UNDERFLOWS_SQUARED else Stop(Status.CONVERGED, reason)
 
-    def _numbers(self, found: Array) -> list[float]:
-        return found.tolist() if isinstance(found, Tensor) else [float(each) for each in found]
+    def _numbers(self, values: Array) -> list[float]:
+        return values.tolist() if isinstance(values, Tensor) else [float(value) for value in values]
 
-    def _joined(self, *found: Array) -> Array:
+    def _joined(self, *numbers: Array) -> Array:
         """Return numbers in a form that the host reads at once."""
-        return found if self._flat.xp is np else torch.stack([x.double() for x in found])
+        return numbers if self._flat.xp is np else torch.stack([x.double() for x in numbers])
 
     @without_warnings
     def _plan(self, diagonal: bool = False) -> Array:
-        """Compute the direction −H·gradient, projected to where no entry falls below its bound.
+        """Compute the direction −H·gradient, projected so that no entry falls below its bound.
 
-        Returns the slope along it, the largest share of the allowed change of a raw parameter, the
-        length at which the first bound is reached, whether curvature is known, and the largest
-        entry of the gradient.
+        Returns the slope along the direction, the largest share of the allowed change of a raw
+        parameter, the length at which the first bound is reached, whether H has a pair, and the
+        largest entry of the gradient.
         """
-        x, bounds, memory = self._x, self._bounds, self._memory
+        x = self._x
+        bounds = self._bounds
+        memory = self._memory
         held = bounds.held(x, self._gradient)
         gradient = self._in_units(bounds.free(self._gradient, held))
         times = memory.diagonal_times if diagonal else memory.times
@@ -269,15 +291,18 @@ class _Descent:
     @without_warnings
     def _accept(self) -> Array:
         """Go to the trial point, learn the curvature on the way, and plan the next step."""
-        step, change = self._trial_x - self._x, self._trial_gradient - self._gradient
+        step = self._trial_x - self._x
+        change = self._trial_gradient - self._gradient
         self._memory.add(step, self._in_units(change), self._coordinates)
-        self._x[...], self._gradient[...] = self._trial_x, self._trial_gradient
+        self._x[...] = self._trial_x
+        self._gradient[...] = self._trial_gradient
         return self._plan()
 
     def _accepted(self, point: Point) -> list[float]:
         """Go to a point; return the plan for the next step."""
         if point is not self._last:
-            self._trial_x[...], self._trial_gradient[...] = point.x, point.gradient
+            self._trial_x[...] = point.x
+            self._trial_gradient[...] = point.gradient
         if self._accept_graph is not None:
             return self._numbers(self._accept_graph.replay())
         plan = self._numbers(self._accept())
@@ -295,7 +320,8 @@ class _Descent:
         self._flat.write(x)
         value, joined = self._problem.value_and_gradient(self._run.steps)
         gradient = self._flat.packed(joined)
-        self._trial_x[...], self._trial_gradient[...] = x, gradient
+        self._trial_x[...] = x
+        self._trial_gradient[...] = gradient
         return self._joined(value, gradient @ self._direction, gradient.sum())
 
     def _evaluate(self, length: float) -> Point | None:
@@ -308,7 +334,7 @@ class _Descent:
         except (InvalidInputError, NumericalError) as error:
             self._failure = str(error)
             return None
-        # A finite sum implies finite entries, and is faster.
+        # Check the sum first: it is faster, and a finite sum implies finite entries.
         finite = math.isfinite(total) or bool(self._flat.xp.isfinite(self._trial_gradient).all())
         if math.isfinite(value) and finite:
             self._last = Point(1 * self._trial_x, value, 1 * self._trial_gradient, slope)
@@ -319,33 +345,40 @@ class _Descent:
     def _trial_numbers(self) -> list[float]:
         problem = self._problem
         if self._trial_graph is not None:
-            found = self._numbers(self._trial_graph.replay())
+            numbers = self._numbers(self._trial_graph.replay())
             self._sizes = self._trial_graph.outgrown()
-            if not self._sizes and math.isfinite(found[0]):
-                return found
-        found = self._numbers(self._trial())
+            if not self._sizes and math.isfinite(numbers[0]):
+                return numbers
+        numbers = self._numbers(self._trial())
         if self._sizes or problem.jitter > 0:
-            # The quadrature needs more nodes than were recorded, or the factorisation jitter.
+            # Drop the graph: the quadrature needs more nodes, or the factorisation needs jitter.
             self._trial_graph = None
         if self._trial_graph is None and self._recordable and problem.jitter == 0:
             try:
                 self._trial_graph = RecordedWork(problem, self._trial, self._sizes)
             except (InvalidInputError, NumericalError):
-                # It cannot be computed without checks, which return the error.
+                # Evaluate with checks from now on; they raise the error of a bad trial.
                 self._recordable = False
-        return found
+        return numbers
 
 
 _ENOUGH_DECREASE = 1e-4
+"""Wolfe's first condition: share of the decrease that the slope predicts."""
+
 _LEFT_OF_SLOPE = 0.9
-"""Wolfe's conditions: share of the decrease that the slope predicts, share of the slope."""
+"""Wolfe's second condition: share of the slope that may be left."""
 
 _MAX_EVALUATIONS = 30
-_MAX_EQUAL = 2
-"""Values equal to the first one after which differences are known to be rounding."""
+"""Trials of one line search."""
 
-_MIN_SHARE, _MAX_SHARE = 0.1, 0.5
-"""Bounds of the next length, as shares of the interval."""
+_MAX_EQUAL = 2
+"""Trials with the value at the start, after which the rest is rounding."""
+
+_MIN_SHARE = 0.1
+"""Smallest next length, as a share of the interval."""
+
+_MAX_SHARE = 0.5
+"""Largest next length, as a share of the interval."""
 
 
 def line_search(
@@ -357,31 +390,40 @@ def line_search(
 ) -> Point | None:
     """Return a point that satisfies Wolfe's conditions.
 
-    Where none is found, the lowest that satisfies the first of them; else None. `at` returns the
-    point at a length, or None where it is not finite; `length` is tried first, `longest` at most.
-    `start` and `slope` are those at length 0.
+    Without one, returns the lowest point that satisfies the first condition, or None. `at` returns
+    the point at a length, or None where it is not finite; `length` is tried first, `longest` at
+    most. `start` and `slope` are value and derivative at length 0.
     """
-    low, low_value, low_slope = 0.0, start, slope
-    high, lower, equal = math.inf, None, 0
+    low = 0.0
+    low_value = start
+    low_slope = slope
+    high = math.inf
+    lower = None
+    equal = 0
     for _ in range(_MAX_EVALUATIONS):
         point = at(length)
         equal += point is not None and point.value == start
         if equal == _MAX_EQUAL:
             break
         if point is None:
-            high, length = length, low + _MIN_SHARE * (length - low)
+            high = length
+            length = low + _MIN_SHARE * (length - low)
         elif point.value > start + _ENOUGH_DECREASE * (length * slope) or (
             low > 0 and point.value >= low_value
         ):
-            # The minimum of the parabola through the ends of the interval, within bounds.
-            high, width = length, length - low
+            # Go to the minimum of the parabola through the ends of the interval, within bounds.
+            high = length
+            width = length - low
             bend = point.value - low_value - low_slope * width
             lowest = -low_slope * width**2 / (2 * bend) if bend > 0 else width
             length = low + min(max(lowest, _MIN_SHARE * width), _MAX_SHARE * width)
         else:
             if point.slope >= _LEFT_OF_SLOPE * slope or length >= longest:
                 return point
-            lower, low, low_value, low_slope = point, length, point.value, point.slope
+            lower = point
+            low = length
+            low_value = point.value
+            low_slope = point.slope
             length = min(longest, 2 * length) if high == math.inf else (length + high) / 2
         if length <= low or length >= high:
             break

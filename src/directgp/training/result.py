@@ -13,16 +13,22 @@ from directgp.objectives.base import PointLoss, resolve_point_loss
 from directgp.posteriors.sparse import SparsePosterior
 
 Name = Annotated[str, StringConstraints(max_length=200)]
+"""A short text in a file."""
+
 Text = Annotated[str, StringConstraints(max_length=10_000)]
+"""A text in a file that fits on a page."""
+
 Count = Annotated[int, Field(ge=0, le=2**53)]
+"""A count in a file, exact as a float64."""
+
 Size = Annotated[FiniteFloat, Field(ge=0)]
-"""Types of values in files: texts that can be shown, and numbers that can be computed with."""
+"""A finite number in a file, at least 0."""
 
 
 class Strict(BaseModel):
     """Values from a file, with strict types and no extra keys."""
 
-    # Validators are built when the first file is read or written, not by each import.
+    # Defer the validators to the first file that is read or written: they slow the import.
     model_config = ConfigDict(strict=True, extra="forbid", frozen=True, defer_build=True)
 
 
@@ -50,7 +56,10 @@ class Stop:
     """A reason to stop."""
 
     status: Status
+    """Kind of the reason."""
+
     reason: str
+    """The reason in one sentence."""
 
 
 INTERRUPTED = Stop(Status.INTERRUPTED, "Interrupted; the best state so far is kept.")
@@ -58,11 +67,17 @@ INTERRUPTED = Stop(Status.INTERRUPTED, "Interrupted; the best state so far is ke
 
 @dataclass(frozen=True)
 class Phase:
-    """One of the runs of a search: its candidate in words, its number, and the largest number."""
+    """One of the runs of a search."""
 
     name: str = ""
+    """The candidate in words."""
+
     part: int = 1
+    """Number of the run, from 1."""
+
     parts: int = 1
+    """Largest number of runs."""
+
     final: bool = False
     """Whether the run trains the chosen candidate on all examples."""
 
@@ -78,7 +93,11 @@ class Progress:
     """Steps taken; an accepted L-BFGS iteration, or one Adam update."""
 
     max_steps: int
+    """Largest number of steps of the stage."""
+
     evaluations: int
+    """Evaluations of the objective in this stage."""
+
     loss: float
     """Objective, as a mean over the examples."""
 
@@ -89,6 +108,7 @@ class Progress:
     """Wall time since the start of the run."""
 
     phase: Phase = Phase()
+    """The run of a search to which the step belongs."""
 
 
 @dataclass(frozen=True)
@@ -96,13 +116,25 @@ class StageResult:
     """The outcome of one stage of training."""
 
     stage: str
+    """Name of the stage."""
+
     status: Status
+    """Why the stage stopped."""
+
     reason: str
+    """Why the stage stopped, in one sentence."""
+
     steps: int
+    """Steps taken."""
+
     evaluations: int
+    """Evaluations of the objective."""
+
     loss: float
+    """The objective at the end, as a mean over the examples."""
+
     losses: tuple[float, ...]
-    """The objective at the end and after each step, as a mean over the examples."""
+    """The objective after each step, as a mean over the examples."""
 
     jitter: float
     """Largest jitter that the factorisation of K_uu needed beyond the nugget."""
@@ -120,9 +152,9 @@ class StageResult:
 
     @classmethod
     def from_json(cls, plain: dict[str, Any]) -> "StageResult":
-        """Return the result that `to_json` described; raise ValueError if it is none."""
-        known = dict(StageSpec.model_validate(plain))
-        return cls(**known | {name: tuple(known[name]) for name in ("losses", "at_floor")})
+        """Return the result that `to_json` described; raise ValueError for other values."""
+        fields = dict(StageSpec.model_validate(plain))
+        return cls(**fields | {name: tuple(fields[name]) for name in ("losses", "at_floor")})
 
 
 class StageSpec(Strict):
@@ -144,20 +176,29 @@ class StageSpec(Strict):
 class TrainingResult:
     """The trained model and the reason for the end of training.
 
-    The posterior and the likelihood are copies; those that were given are not changed.
+    The posterior and the likelihood are copies; training does not change its arguments.
     """
 
     posterior: SparsePosterior
+    """The trained posterior."""
+
     likelihood: Likelihood
+    """The trained likelihood."""
+
     objective: str
+    """Name of the objective."""
+
     beta: float
+    """Weight of the KL term."""
+
     hyperparameters: str
     """"joint", "fixed", "elbo" for the plain ELBO solution, or "held" after `update`."""
 
     stages: tuple[StageResult, ...]
-    """The stages before, such as an ELBO run or a warm-up by Adam, and the run itself."""
+    """Earlier stages, such as an ELBO run or a warm-up by Adam, then the run itself."""
 
     seconds: float
+    """Wall time."""
 
     @property
     def ended(self) -> bool:
@@ -210,8 +251,13 @@ class Failure:
     """A candidate whose training raised an error."""
 
     beta: float
+    """Weight of the KL term."""
+
     hyperparameters: str
+    """The mode: "joint" or "fixed"."""
+
     reason: str
+    """Message of the error."""
 
     def __str__(self) -> str:
         return f"{self.hyperparameters}, β = {self.beta:g}: {self.reason}"
@@ -222,6 +268,8 @@ class ModelTried:
     """A kernel and a likelihood that were compared on some examples, after a few steps."""
 
     name: str
+    """Kernel and likelihood in words."""
+
     evidence: float | None = None
     """ELBO − ½ k log n, k the number of hyperparameters, if it was computed."""
 
@@ -229,6 +277,7 @@ class ModelTried:
     """Mean validation loss, if models were compared by it."""
 
     chosen: bool = False
+    """Whether the search chose this model."""
 
 
 @dataclass(frozen=True)
@@ -236,6 +285,8 @@ class PathPoint:
     """A candidate, which is a mode and a β, with its validation loss."""
 
     beta: float
+    """Weight of the KL term."""
+
     hyperparameters: str
     """"joint", "fixed", or "elbo" for the plain ELBO solution."""
 
@@ -246,12 +297,16 @@ class PathPoint:
     """Mean over the validation examples, of the loss that is optimised."""
 
     validation_error: float
+    """Standard error of the validation loss."""
+
     difference: float
-    """Mean of this candidate's loss minus that of the best one, example by example."""
+    """Mean paired difference of the loss to the loss of the best candidate."""
 
     difference_error: float
+    """Standard error of the difference."""
+
     status: str = ""
-    """Why its training stopped, in one word; nothing for a candidate of a search."""
+    """Why the training stopped, in one word; empty for a candidate of a search."""
 
     rmse: float | None = None
     """Root of the mean square error of E[y] on the validation examples of a search."""
@@ -273,14 +328,18 @@ class BetaPath:
     Empty where an estimator had nothing to choose but the model."""
 
     chosen: int
-    """Index of the chosen one: the most regularised that is not distinguishable from the best; the
-    β nearest 1 where training ended before any validation."""
+    """Index of the chosen point: the most regularised that is not distinguishable from the best;
+    the β nearest 1 where training ended before any validation."""
 
     loss: str
     """Name of the loss that was compared."""
 
     seconds: float
+    """Wall time of the path."""
+
     failed: tuple[Failure, ...] = ()
+    """Candidates that could not be trained."""
+
     validation: str = ""
     """The validation examples of an estimator, in words."""
 
@@ -291,7 +350,7 @@ class BetaPath:
     """Kernels and likelihoods that were compared before, the simplest first."""
 
     replaced: str = ""
-    """The candidate in whose place the chosen one was taken, because it covers clearly better."""
+    """The candidate that the chosen one replaced, because it covers clearly better."""
 
     @property
     def best(self) -> TrainingResult:
@@ -304,26 +363,28 @@ class BetaPath:
         return self.points[self.chosen].beta
 
     def in_units(self, scale: float, loss: PointLoss | None = None) -> "BetaPath":
-        """Return the path without models, its losses in the units of a target divided by scale.
+        """Return the path without models, with losses in the units before division by scale.
 
-        `loss` is the one that was compared; by default the built-in one of that name.
+        `loss` is the loss that was compared; by default the built-in loss of that name.
         """
         loss = loss or resolve_point_loss(self.loss)
-        power, shift = loss.unit_power, math.log(scale) if loss.log_density else 0.0
+        power = loss.unit_power
+        shift = math.log(scale) if loss.log_density else 0.0
 
-        def point(each: PathPoint) -> PathPoint:
+        def point(candidate: PathPoint) -> PathPoint:
             errors = ("validation_error", "difference", "difference_error")
-            scaled = {name: scale**power * getattr(each, name) for name in errors}
-            mean = scale**power * each.validation_loss + shift
-            rmse = None if each.rmse is None else scale * each.rmse
-            return replace(each, result=None, validation_loss=mean, rmse=rmse, **scaled)
+            scaled = {name: scale**power * getattr(candidate, name) for name in errors}
+            mean = scale**power * candidate.validation_loss + shift
+            rmse = None if candidate.rmse is None else scale * candidate.rmse
+            return replace(candidate, result=None, validation_loss=mean, rmse=rmse, **scaled)
 
-        def model(each: ModelTried) -> ModelTried:
+        def model(tried: ModelTried) -> ModelTried:
             return replace(
-                each, loss=None if each.loss is None else scale**power * each.loss + shift
+                tried, loss=None if tried.loss is None else scale**power * tried.loss + shift
             )
 
-        points, models = tuple(map(point, self.points)), tuple(map(model, self.models))
+        points = tuple(map(point, self.points))
+        models = tuple(map(model, self.models))
         return replace(self, points=points, models=models)
 
     def to_json(self) -> dict[str, Any]:
@@ -339,19 +400,19 @@ class BetaPath:
     def from_json(cls, plain: dict[str, Any]) -> "BetaPath":
         """Return the path that `to_json` described, of this version or an earlier one.
 
-        Raises ValueError if it is none.
+        Raises ValueError for values that do not describe a path.
         """
-        known = _PathSpec.model_validate(plain)
-        if not 0 <= known.chosen < max(1, len(known.points)):
+        spec = _PathSpec.model_validate(plain)
+        if not 0 <= spec.chosen < max(1, len(spec.points)):
             raise ValueError("the chosen candidate is none of those compared")
-        plain = dict(known)
+        plain = dict(spec)
         return cls(
             **plain
             | {
-                "points": tuple(PathPoint(result=None, **dict(each)) for each in known.points),
-                "failed": tuple(Failure(**dict(each)) for each in known.failed),
-                "grid": tuple(known.grid),
-                "models": tuple(ModelTried(**dict(each)) for each in known.models),
+                "points": tuple(PathPoint(result=None, **dict(entry)) for entry in spec.points),
+                "failed": tuple(Failure(**dict(entry)) for entry in spec.failed),
+                "grid": tuple(spec.grid),
+                "models": tuple(ModelTried(**dict(entry)) for entry in spec.models),
             }
         )
 
@@ -397,7 +458,7 @@ class _PathSpec(Strict):
     @classmethod
     def _fields(cls, failed: Any) -> Any:
         """Earlier versions wrote the text of a failure."""
-        return [_failure(each) for each in failed] if isinstance(failed, list) else failed
+        return [_failure(failure) for failure in failed] if isinstance(failed, list) else failed
 
 
 def _failure(plain: Any) -> Any:

@@ -28,13 +28,9 @@ from directgp.training.checkpoint import Checkpoint, Tensors, model_tensors, req
 from directgp.training.data import Data, Model
 from directgp.training.distributed import ProcessGroup
 from directgp.training.lbfgs import Learnt, lbfgs
-from directgp.training.problems import (
-    FreeProblem,
-    HeldProblem,
-    ModelProblem,
-    ProfiledProblem,
-    UnwhitenedProblem,
-)
+from directgp.training.problems import ModelProblem
+from directgp.training.profiled import ProfiledProblem
+from directgp.training.q_problems import FreeProblem, HeldProblem, UnwhitenedProblem
 from directgp.training.result import Failure, Phase, StageResult, Status, Stop, TrainingResult
 from directgp.training.run import LossRange, Recipe, Run
 

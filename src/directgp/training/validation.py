@@ -23,9 +23,10 @@ from directgp.training.result import PathPoint, TrainingResult
 @final
 @dataclass(frozen=True)
 class HoldOut:
-    """Validate on a random part of the examples, which is not trained on."""
+    """Validate on a random part of the examples, and train on the rest."""
 
     fraction: float = 0.1
+    """Share of the examples to validate on."""
 
     def __post_init__(self) -> None:
         inside = 0 < self.fraction < 1
@@ -42,6 +43,7 @@ class Folds:
     """Validate each example by a model trained without its fold."""
 
     number: int = 5
+    """Number of folds."""
 
     def __post_init__(self) -> None:
         require(self.number >= 2, "number of Folds", "at least 2", self.number)
@@ -57,8 +59,13 @@ class Given:
     """Validate on these examples; with a likelihood where they have row values."""
 
     X: Float[Tensor, "v d"]
+    """Inputs."""
+
     y: Num[Tensor, " v"]
+    """Targets."""
+
     likelihood: Likelihood | None = None
+    """A likelihood with the row values of these examples; None if they have none."""
 
     def settings(self) -> str:
         """Return a text that differs for other settings, for the fingerprint of a checkpoint."""
@@ -75,9 +82,17 @@ class Split:
     """Examples to train on and examples to validate with, each with a likelihood for them."""
 
     training: Data
+    """Examples to train on."""
+
     likelihood: Likelihood
+    """The likelihood with the row values of the training examples."""
+
     validation: Data
+    """Examples to validate with."""
+
     validation_likelihood: Likelihood
+    """The likelihood with the row values of the validation examples."""
+
     mean_weight: float = 1.0
     """Mean weight of the validation examples of all splits."""
 
@@ -97,22 +112,23 @@ class Split:
     def judged(self, result: TrainingResult, loss: PointLoss) -> tuple[Row, Row]:
         """Return loss and square error of each validation example, times its relative weight."""
         data, likelihood = self.examples_for(result)
-        marginals, y = result.posterior.predict(data.X), data.y
+        marginals = result.posterior.predict(data.X)
+        y = data.y
         with torch.no_grad():
-            found = loss(likelihood, y, marginals), square_errors(likelihood, y, marginals)
+            columns = loss(likelihood, y, marginals), square_errors(likelihood, y, marginals)
         weights = self.validation.weights
         if weights is None:
-            return found
+            return columns
         share = weights / self.mean_weight
-        losses, squares = (torch.where(weights > 0, share * rows, 0.0) for rows in found)
+        losses, squares = (torch.where(weights > 0, share * rows, 0.0) for rows in columns)
         return losses, squares
 
 
-def for_rows_of(likelihood: Likelihood, other: Likelihood) -> Likelihood:
-    """Return a copy of a likelihood for the rows of another one, with its row values."""
-    found = copy.deepcopy(likelihood)
-    found._buffers = {**likelihood._buffers, **other._buffers}
-    return found
+def for_rows_of(likelihood: Likelihood, of_rows: Likelihood) -> Likelihood:
+    """Return a copy of a likelihood with the row values of another one."""
+    copied = copy.deepcopy(likelihood)
+    copied._buffers = {**likelihood._buffers, **of_rows._buffers}
+    return copied
 
 
 def split(
@@ -124,7 +140,7 @@ def split(
 ) -> list[Split]:
     """Return one split, or one for each fold."""
     if isinstance(validation, Given):
-        other = Data(validation.X, validation.y)
+        examples = Data(validation.X, validation.y)
         require(
             validation.likelihood is not None or not likelihood.has_row_values,
             "likelihood of Given",
@@ -136,13 +152,14 @@ def split(
         theirs = likelihood
         if validation.likelihood is not None:
             theirs = for_rows_of(likelihood, validation.likelihood)
-        check_data("validation", other, posterior, theirs)
-        return [Split(data, likelihood, other, theirs)]
+        check_data("validation", examples, posterior, theirs)
+        return [Split(data, likelihood, examples, theirs)]
     allowed = "at least two rows, one to train on and one to validate with"
     require(len(data) >= 2, "X", allowed, len(data), "Give validation data.")
-    n, device = len(data), generator.device
+    n = len(data)
+    device = generator.device
     order = torch.randperm(n, generator=generator, device=device)
-    # Sorted by label, the examples are taken in turn: each part has its share of either label.
+    # Sort by label and take examples in turn, so that each part has its share of either label.
     by_label = likelihood.task == "classification"
     if by_label:
         order = order[torch.sort(data.y[order], stable=True).indices]
@@ -161,9 +178,12 @@ def split(
         mask = torch.ones(n, dtype=torch.bool, device=held.device)
         mask[held] = False
         rest = mask.nonzero().squeeze(-1)
-        some = data.weights is None or bool((data.weights[rest] > 0).any())
-        require(some, "weights", "positive in every part that is trained on", "a part of zeros")
-        ours, theirs = likelihood.for_rows(rest), likelihood.for_rows(held)
+        trainable = data.weights is None or bool((data.weights[rest] > 0).any())
+        require(
+            trainable, "weights", "positive in every part that is trained on", "a part of zeros"
+        )
+        ours = likelihood.for_rows(rest)
+        theirs = likelihood.for_rows(held)
         splits.append(Split(data.take(rest), ours, data.take(held), theirs, mean_weight))
     return splits
 
@@ -173,14 +193,19 @@ class PairedComparison:
     """The losses of candidates, and their paired differences from the best one."""
 
     mean: Float[Tensor, " c"]
+    """Mean loss of each candidate."""
+
     error: Float[Tensor, " c"]
+    """Standard error of the mean loss."""
+
     difference: Float[Tensor, " c"]
     """Mean of loss minus loss of the best candidate, over the same examples."""
 
     difference_error: Float[Tensor, " c"]
-    """Its standard error, far smaller than that of the means."""
+    """Standard error of the difference, far smaller than `error`."""
 
     chosen: int
+    """Index of the chosen candidate."""
 
     def points(self, results: Sequence[TrainingResult]) -> tuple[PathPoint, ...]:
         """Return the candidates with their losses; `results` are in the same order."""
@@ -217,7 +242,7 @@ def compare(
     # Without groups each candidate is a group of its own.
     group_of = groups or range(len(losses))
     for group in dict.fromkeys(group_of):
-        members = [i for i, each in enumerate(group_of) if each == group]
+        members = [i for i, label in enumerate(group_of) if label == group]
         chosen = min(members, key=lambda i: float(mean[i]))
         if chosen == best or difference[chosen] <= threshold * error[chosen]:
             break

@@ -9,9 +9,9 @@ import pytest
 import torch
 from torch import Tensor
 
+from directgp.numerics.log_square import expected_log_square
 from directgp.numerics.special import (
     _by_erfcx,
-    expected_log_square,
     inverse_mills,
     log1mexp,
     log_ndtr,

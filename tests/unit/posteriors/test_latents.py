@@ -14,7 +14,8 @@ from directgp.posteriors import SparsePosterior
 from directgp.predictive.moments import class_log_probabilities
 from directgp.training.batches import Randomness
 from directgp.training.data import Data, Model
-from directgp.training.problems import FreeProblem, HeldProblem, TrainingProblem
+from directgp.training.problems import TrainingProblem
+from directgp.training.q_problems import FreeProblem, HeldProblem
 
 RANDOM = torch.Generator().manual_seed(0)
 X = torch.randn(30, 2, generator=RANDOM, dtype=torch.float64)

@@ -10,7 +10,7 @@ from directgp.likelihoods import Gaussian, Likelihood, Poisson
 from directgp.objectives import LogLoss, Objective
 from directgp.training.batches import RandomBatches, Randomness
 from directgp.training.data import Data, Model
-from directgp.training.problems import FreeProblem, HeldProblem
+from directgp.training.q_problems import FreeProblem, HeldProblem
 from tests.unit.training.models import counts, normal, regression, seeded, start
 
 

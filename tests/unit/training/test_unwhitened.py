@@ -10,7 +10,7 @@ from directgp.objectives.base import LogLoss, Objective
 from directgp.posteriors import SparsePosterior
 from directgp.training.batches import Batches, Randomness
 from directgp.training.data import Data, Model
-from directgp.training.problems import FreeProblem, UnwhitenedProblem
+from directgp.training.q_problems import FreeProblem, UnwhitenedProblem
 from directgp.training.result import Progress
 from directgp.training.run import Monitor
 

@@ -18,24 +18,25 @@ from directgp.errors import refuse, require
 from directgp.text import plural, suggestion
 
 FilePath = str | os.PathLike[str]
+"""A path."""
 
 _MAX_CLASSES = 100
-"""Other classes that are kept for the error message."""
+"""Largest number of other classes that are collected for the error message."""
 
 
 def parquet_files(path: FilePath | Sequence[FilePath]) -> tuple[Path, ...]:
-    """Return the files named, and those at any depth in the folders named, sorted in each."""
+    """Return the named files, and all files in the named folders, sorted by folder."""
     named = [path] if isinstance(path, str | os.PathLike) else list(path)
     require(len(named) > 0, "The data", "at least one Parquet file or folder", "an empty list")
     files: list[Path] = []
-    for each in map(Path, named):
-        if not each.exists():
-            refuse_absent("The data", "a file or a folder that exists", each)
-        found = [file for file in each.rglob("*") if _is_data(file, each)]
-        got = f"none whose name ends with .parquet in {str(each)!r}"
+    for source in map(Path, named):
+        if not source.exists():
+            refuse_absent("The data", "a file or a folder that exists", source)
+        data_files = [file for file in source.rglob("*") if _is_data(file, source)]
+        got = f"none whose name ends with .parquet in {str(source)!r}"
         remedy = "Name the folder that has them, or the files."
-        require(bool(found) or each.is_file(), "The data", "Parquet files", got, remedy)
-        files += sorted(found) or [each]
+        require(bool(data_files) or source.is_file(), "The data", "Parquet files", got, remedy)
+        files += sorted(data_files) or [source]
     remedy = "Name each file once, and no folder together with a file in it."
     resolved = (str(file.resolve()) for file in files)
     require_unique(resolved, "The data", "files that are named once", remedy)
@@ -43,7 +44,7 @@ def parquet_files(path: FilePath | Sequence[FilePath]) -> tuple[Path, ...]:
 
 
 def _is_data(file: Path, folder: Path) -> bool:
-    # Writers use names that begin with a dot or an underscore for other things than data.
+    # Skip names that begin with a dot or an underscore: writers use them for metadata.
     hidden = any(part.startswith((".", "_")) for part in file.relative_to(folder).parts)
     return file.suffix.lower() in (".parquet", ".pq") and not hidden and file.is_file()
 
@@ -52,8 +53,14 @@ class Columns(NamedTuple):
     """The columns to read."""
 
     features: tuple[str, ...]
+    """Names of the features."""
+
     target: str
+    """Name of the column to predict."""
+
     weights: str | None
+    """Name of the column of weights, if any."""
+
     positive: Any
     """The value of the target that is class 1; None for a target of numbers."""
 
@@ -73,7 +80,8 @@ class Columns(NamedTuple):
                 got = f"{len(fields)} of the name {name!r} in {path!r}"
                 refuse("Columns that are used", "of different names", got, "Rename or remove them.")
             data_type = schema.field(fields[0]).type
-            kind, got = kind_of(data_type), f"values of type {data_type} in {path!r}"
+            kind = kind_of(data_type)
+            got = f"values of type {data_type} in {path!r}"
             if name != self.target:
                 remedy = "Leave it out of features, or write it to the files as numbers."
                 require(kind == "number", f"Column {name!r}", "numbers", got, remedy)
@@ -81,11 +89,13 @@ class Columns(NamedTuple):
                 remedy = "Give positive=, the value that is class 1."
                 require(kind == "number", f"The target {name!r}", "numbers", got, remedy)
             else:
-                is_class, remedy = kind in ("number", "category"), "Name another target."
+                is_class = kind in ("number", "category")
+                remedy = "Name another target."
                 require(is_class, f"The target {name!r}", "classes", got, remedy)
                 self.positive_scalar(data_type)
         got = f"none besides the target {self.target!r} in {path!r}"
-        allowed, remedy = "at least one column of numbers", "Add columns of numbers."
+        allowed = "at least one column of numbers"
+        remedy = "Add columns of numbers."
         require(len(self.features) > 0, "Features", allowed, got, remedy)
         remedy = "Name each column once, as a feature, the target or the weights."
         require_unique(self.names, "Columns", "used once", remedy)
@@ -109,6 +119,8 @@ class Piece:
     """Consecutive rows of a file, from `start` to before `stop`."""
 
     path: str
+    """Path of the file."""
+
     size: int
     """Bytes of the file; a file of another size later is not the same file."""
 
@@ -140,7 +152,8 @@ class Piece:
 
 def divide(file: Piece, min_rows: int) -> list[Piece]:
     """Divide a file into pieces of whole row groups, small ones joined to `min_rows` rows."""
-    pieces, start = [], 0
+    pieces = []
+    start = 0
     for end in file.ends:
         if end - start >= min_rows or start < end == file.stop:
             pieces.append(file.cut(start, end))
@@ -151,10 +164,13 @@ def divide(file: Piece, min_rows: int) -> list[Piece]:
 def share_of(pieces: Sequence[Piece], rank: int, size: int) -> tuple[Piece, ...]:
     """Return part `rank` of `size` parts of consecutive rows, whose sizes differ by one at most."""
     total = sum(piece.rows for piece in pieces)
-    start, stop, before = total * rank // size, total * (rank + 1) // size, 0
+    start = total * rank // size
+    stop = total * (rank + 1) // size
+    before = 0
     share = []
     for piece in pieces:
-        first, last = max(start - before, 0), min(stop - before, piece.rows)
+        first = max(start - before, 0)
+        last = min(stop - before, piece.rows)
         if first < last:
             share.append(piece.cut(first, last))
         before += piece.rows
@@ -175,10 +191,13 @@ def open_files(
     remedy = "Put a single name in a list."
     require(not isinstance(features, str), "features", "a list of names", features, remedy)
     files = [str(file) for file in parquet_files(path)]
-    columns, pieces = None, []
+    columns = None
+    pieces = []
     for name in files:
         with readable(name), ParquetFile(name) as file:
-            size, schema, metadata = os.path.getsize(name), file.schema_arrow, file.metadata
+            size = os.path.getsize(name)
+            schema = file.schema_arrow
+            metadata = file.metadata
         if columns is None:
             others = [field for field in schema if field.name not in (target, weights)]
             numbers = [field.name for field in others if kind_of(field.type) == "number"]

@@ -20,6 +20,7 @@ from directgp.datasets.streams.files import Columns, Piece, group_ends, refuse_v
 from directgp.errors import require
 
 DType = Literal["float32", "float64"]
+"""Types of the arrays."""
 
 Takes = list[tuple[int, int]]
 """Pairs of the index of a piece and the number of rows to take from it."""
@@ -31,19 +32,26 @@ _BUFFER_BYTES = 2**16
 """Bytes of each column of a file held at once; columns of a row group are never read whole."""
 
 _MAX_FOOTERS = 8
-"""Files whose metadata are kept: with many row groups they take long to read."""
+"""Number of files whose metadata stay in memory: they take long to read."""
 
-_MIN_CHUNK, _MAX_CHUNK = 2**10, 2**14
-"""Rows of a piece that are decoded at once: few enough for the cache of a processor."""
+_MIN_CHUNK = 2**10
+"""Smallest number of rows of a piece that are decoded at once."""
+
+_MAX_CHUNK = 2**14
+"""Largest number of rows decoded at once: few enough for the cache of a processor."""
 
 
 class Batch(NamedTuple):
     """Rows as C-contiguous arrays of one type."""
 
     X: NDArray[Any]
+    """Features, of shape (n, d)."""
+
     y: NDArray[Any]
+    """Targets, of shape (n,)."""
+
     weights: NDArray[Any] | None = None
-    """Features (n, d), target (n,), and weights (n,) if a column of them was named."""
+    """Weights, of shape (n,), if a column of weights was named."""
 
     def rows(self, start: int, stop: int) -> "Batch":
         """Return rows `start` to `stop`, without a copy."""
@@ -59,7 +67,7 @@ def join_batches(parts: Sequence[Batch]) -> Batch:
     if len(parts) == 1:
         return parts[0]
     arrays = zip(*parts, strict=True)
-    return Batch._make(None if each[0] is None else np.concatenate(each) for each in arrays)
+    return Batch._make(None if column[0] is None else np.concatenate(column) for column in arrays)
 
 
 @final
@@ -78,33 +86,42 @@ def measure_scaling(
 ) -> Scaling:
     """Return the weighted means and deviations of all rows; a constant column is only centred."""
     names = (*features, target) if target else features
-    total, mean, squares = 0.0, np.zeros(len(names)), np.zeros(len(names))
-    low, high = np.full(len(names), np.inf), np.full(len(names), -np.inf)
+    total = 0.0
+    mean = np.zeros(len(names))
+    squares = np.zeros(len(names))
+    low = np.full(len(names), np.inf)
+    high = np.full(len(names), -np.inf)
     for block in blocks:
         values = np.column_stack([block.X, block.y]) if target else block.X
         weights = np.ones(len(values)) if block.weights is None else block.weights
         if block.weights is not None:
-            values, weights = values[weights > 0], weights[weights > 0]
+            values = values[weights > 0]
+            weights = weights[weights > 0]
         if not len(values):
             continue
-        columns, more = np.ascontiguousarray(values.T), float(weights.sum())
-        low, high = np.minimum(low, columns.min(axis=1)), np.maximum(high, columns.max(axis=1))
+        columns = np.ascontiguousarray(values.T)
+        more = float(weights.sum())
+        low = np.minimum(low, columns.min(axis=1))
+        high = np.maximum(high, columns.max(axis=1))
         with np.errstate(over="ignore", invalid="ignore"):
-            # Relative to the first row, since sums of numbers far from 0 lose their last digits.
+            # Sum relative to the first row: sums of numbers far from 0 lose their last digits.
             first = columns[:, :1]
             block_mean = first + ((columns - first) * weights).sum(axis=1, keepdims=True) / more
             block_squares = ((columns - block_mean) ** 2 * weights).sum(axis=1)
-            # The moments of two blocks are merged as by Chan, Golub and LeVeque (1983).
-            both, shift = total + more, block_mean[:, 0] - mean
+            # Merge the moments of two blocks as Chan, Golub and LeVeque (1983) do.
+            both = total + more
+            shift = block_mean[:, 0] - mean
             mean = mean + shift * (more / both)
             squares = squares + block_squares + shift**2 * (total * more / both)
             total = both
     require(total > 0, "Weights", "positive somewhere", "a weight of zero for every row")
     with np.errstate(over="ignore"):
         constant = high - low <= _ROUNDING * np.maximum(np.abs(low), np.abs(high))
-    offsets, scales = mean.tolist(), np.where(constant, 1.0, np.sqrt(squares / total)).tolist()
+    offsets = mean.tolist()
+    scales = np.where(constant, 1.0, np.sqrt(squares / total)).tolist()
     for name, scale in zip(names, scales, strict=True):
-        allowed, remedy = "of numbers whose squares are finite", "Give it in a larger unit."
+        allowed = "of numbers whose squares are finite"
+        remedy = "Give it in a larger unit."
         require(math.isfinite(scale), f"Column {name!r}", allowed, "larger ones", remedy)
     d = len(features)
     return Scaling(tuple(offsets[:d]), tuple(scales[:d]), *offsets[d:], *scales[d:])
@@ -114,7 +131,11 @@ class Chunk(NamedTuple):
     """Some rows of a piece, as they were read."""
 
     table: pa.RecordBatch
+    """The rows."""
+
     piece: Piece
+    """The piece to which they belong."""
+
     start: int
     """Index of the first row in the piece."""
 
@@ -144,12 +165,14 @@ class Decoder:
     """Converts rows to scaled numbers of one type."""
 
     def __init__(self, columns: Columns, dtype: DType, scaling: Scaling | None) -> None:
-        self.columns, self._dtype = columns, dtype
+        self.columns = columns
+        self._dtype = dtype
         d = len(columns.features)
         scaled = scaling or Scaling((0.0,) * d, (1.0,) * d)
         features = zip(scaled.offsets, scaled.scales, strict=True)
-        target, weights = (scaled.target_offset, scaled.target_scale), (0.0, 1.0)
-        # NumPy's float64, so that float32 is scaled in float64 and rounded once.
+        target = (scaled.target_offset, scaled.target_scale)
+        weights = (0.0, 1.0)
+        # Use NumPy's float64, so that float32 is scaled in float64 and rounded once.
         self._scaling = np.array([*features, target, weights])
 
     def empty(self, rows: int) -> Batch:
@@ -187,7 +210,7 @@ class Decoder:
 def numbers(values: pa.Array) -> NDArray[Any]:
     """Return the values as an array of numbers; integers and floats are not copied."""
     if not (pa.types.is_integer(values.type) or pa.types.is_floating(values.type)):
-        # safe=False: integers beyond 2⁵³ are rounded without an error.
+        # Use safe=False: integers beyond 2⁵³ are rounded without an error.
         values = pc.cast(values, pa.float64(), safe=False)
     return np.asarray(values.to_numpy(zero_copy_only=False))
 
@@ -199,7 +222,8 @@ class PieceReader:
     def __init__(self, piece: Piece, footer: Any, names: Sequence[str], chunk_rows: int) -> None:
         from pyarrow.parquet import ParquetFile
 
-        self._piece, groups = piece, list(piece.groups)
+        self._piece = piece
+        groups = list(piece.groups)
         self._file = ParquetFile(
             piece.path, metadata=footer, pre_buffer=False, buffer_size=_BUFFER_BYTES
         )
@@ -241,7 +265,8 @@ def _read_footer(path: str, size: int, ends: tuple[int, ...]) -> Any:
 
     footer = read_metadata(path) if os.path.getsize(path) == size else None
     same = footer is not None and group_ends(footer) == ends
-    who, remedy = f"The data file {path!r}", "Start again with files that are complete."
+    who = f"The data file {path!r}"
+    remedy = "Start again with files that are complete."
     got = "another size or other row groups"
     require(same, who, "unchanged while it is read", got, remedy)
     return footer
@@ -252,7 +277,8 @@ class Gatherer:
     """Takes rows of pieces in turns; a file is open from its first row taken to its last."""
 
     def __init__(self, pieces: Sequence[Piece], decoder: Decoder, block: int) -> None:
-        self._pieces, self._decoder = pieces, decoder
+        self._pieces = pieces
+        self._decoder = decoder
         self._chunk_rows = min(_MAX_CHUNK, max(_MIN_CHUNK, block // 16))
         self._footer = lru_cache(_MAX_FOOTERS)(_read_footer)
         self._readers: dict[int, PieceReader] = {}
@@ -296,10 +322,12 @@ def divide_turns(turns: Iterable[tuple[int, int]], first: int, others: int) -> I
         while rows:
             taken = min(rows, space)
             takes.append((piece, taken))
-            rows, space = rows - taken, space - taken
+            rows = rows - taken
+            space = space - taken
             if not space:
                 yield takes
-                takes, space = [], others
+                takes = []
+                space = others
     if takes:
         yield takes
 
@@ -325,8 +353,9 @@ def sample_rows(
     # Rows of pieces that are not needed, before each piece that is.
     skipped = ends[needed] - np.cumsum(sizes[needed])
     places = chosen - skipped[piece_of]
-    parts, before = [], 0
-    for block in blocks_in_order([pieces[each] for each in needed], decoder):
+    parts = []
+    before = 0
+    for block in blocks_in_order([pieces[needed_piece] for needed_piece in needed], decoder):
         first, last = np.searchsorted(places, [before, before + len(block.y)])
         if first < last:
             parts.append(block.take(places[first:last] - before))

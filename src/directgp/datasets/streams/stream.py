@@ -102,7 +102,8 @@ class ShuffledRows:
     def buffers(self, position: int) -> Generator[Buffer, None, None]:
         """Yield buffers without end, from the one that has row `position` of the stream."""
         scratch = self.decoder.empty(min(self.buffer_rows, self.rows))
-        sizes, start = [piece.rows for piece in self.pieces], position - position % self.rows
+        sizes = [piece.rows for piece in self.pieces]
+        start = position - position % self.rows
         for epoch in count(position // self.rows):
             plan = shuffled(sizes, self.buffer_rows, self._rng(epoch))
             with closing(Gatherer(self.pieces, self.decoder, self.buffer_rows)) as gatherer:
@@ -161,13 +162,16 @@ class RowStream:
     """
 
     def __init__(self, rows: ShuffledRows, batch_size: int) -> None:
-        self._rows, self._batch_size = rows, batch_size
-        self._position, self._closed = 0, False
+        self._rows = rows
+        self._batch_size = batch_size
+        self._position = 0
+        self._closed = False
         self._ahead: ReadAhead | None = None
 
     def next(self) -> Batch:
         """Wait for the next batch and return it."""
-        parts, position = [], self._position
+        parts = []
+        position = self._position
         end = position + self._batch_size
         while position < end:
             buffer = self._buffer_at(position)
@@ -196,7 +200,8 @@ class RowStream:
         """Continue from the state of a stream of the same files, seed, share and buffer."""
         remedy = "Resume with the same files, seed, buffer and number of processes."
         for name, here in self._identity().items():
-            got, allowed = state.get(name), f"that of the stream, {here}"
+            got = state.get(name)
+            allowed = f"that of the stream, {here}"
             require(got == here, f"{name} of the state", allowed, got, remedy)
         taken = state.get("taken", -1)
         require(taken >= 0, "taken of the state", "a number of rows", state.get("taken"))
@@ -216,7 +221,8 @@ class RowStream:
 
     def _identity(self) -> dict[str, int]:
         """Return the settings that determine the order of the rows."""
-        rows, (rank, size) = self._rows, self._rows.share
+        rows = self._rows
+        (rank, size) = self._rows.share
         order = {"seed": rows.seed, "share": rank, "shares": size}
         return order | {"rows": rows.rows, "buffer_rows": rows.buffer_rows}
 
@@ -336,7 +342,7 @@ class ParquetRows:
         return self.scaled(reading.measure_scaling(blocks, self.feature_names, scaled_target))
 
     def scaled(self, scaling: Scaling) -> "ParquetRows":
-        """Return the same rows with a given scaling, such as that of the training rows."""
+        """Return the same rows with a given scaling, such as the training rows' scaling."""
         allowed = f"of {len(self.feature_names)} features, as the rows are"
         same = len(scaling.offsets) == len(scaling.scales) == len(self.feature_names)
         require(same, "scaling", allowed, f"one of {len(scaling.offsets)}")

@@ -26,13 +26,13 @@ def latent_marginals(who: str, q: MultivariateNormal, number: int) -> Marginals:
     if number == 1:
         return Marginals(q.mean, q.variance)
     tasks = isinstance(q, MultitaskMultivariateNormal)
-    found = q.event_shape[-1:] if tasks else q.batch_shape[-1:]
+    latents = q.event_shape[-1:] if tasks else q.batch_shape[-1:]
     allowed = (
         f"of {number} latent functions, a MultitaskMultivariateNormal of shape (..., n, {number}) "
         f"or a batch of MultivariateNormals of shape (..., {number}, n)"
     )
     remedy = f"Use IndependentMultitaskVariationalStrategy with num_tasks={number}."
-    require(found == (number,), f"q(f) of {who}", allowed, tuple(q.mean.shape), remedy)
+    require(latents == (number,), f"q(f) of {who}", allowed, tuple(q.mean.shape), remedy)
     if not tasks:
         return Marginals(q.mean, q.variance)
     if _largest_correlation(q) > torch.finfo(q.mean.dtype).eps ** 0.5:
@@ -51,14 +51,19 @@ def _largest_correlation(q: MultitaskMultivariateNormal) -> float:
     blocks = BlockInterleavedLinearOperator if q._interleaved else BlockDiagLinearOperator
     if isinstance(covariance, blocks) and covariance.num_blocks == q.num_tasks:
         return 0.0
-    (rows, tasks), dense = q.event_shape, covariance.to_dense()
+    (rows, tasks) = q.event_shape
+    dense = covariance.to_dense()
     pairs = (rows, tasks) * 2 if q._interleaved else (tasks, rows) * 2
     axes = (-4, -2) if q._interleaved else (-3, -1)
-    each = dense.reshape(*dense.shape[:-2], *pairs).diagonal(dim1=axes[0], dim2=axes[1])
-    each = each.movedim(-1, 0)
-    deviation = each.diagonal(dim1=-1, dim2=-2).sqrt()
-    # A deviation of 0 has no correlation with others.
-    correlation = (each / (deviation.unsqueeze(-1) * deviation.unsqueeze(-2))).nan_to_num(0.0)
+    blocks_of_examples = dense.reshape(*dense.shape[:-2], *pairs).diagonal(
+        dim1=axes[0], dim2=axes[1]
+    )
+    blocks_of_examples = blocks_of_examples.movedim(-1, 0)
+    deviation = blocks_of_examples.diagonal(dim1=-1, dim2=-2).sqrt()
+    # Replace NaN by 0: a deviation of 0 has no correlation.
+    correlation = (
+        blocks_of_examples / (deviation.unsqueeze(-1) * deviation.unsqueeze(-2))
+    ).nan_to_num(0.0)
     return float(correlation.triu(1).abs().max())
 
 
@@ -80,7 +85,7 @@ class MixedSoftmax(Likelihood):
         super().__init__()
         num_classes, self.num_latent = weights.shape
         self.classes = Softmax(num_classes)
-        # A buffer may be part of a graph that leads to the parameters it was computed from.
+        # Detach: a buffer may belong to a graph of the parameters that it was computed from.
         self.register_buffer("weights", weights.double())
 
     @property

@@ -48,7 +48,8 @@ class GivenLatent(Distribution):
     arg_constraints: ClassVar[dict[str, Constraint]] = {}
 
     def __init__(self, likelihood: Likelihood, f: Values) -> None:
-        self.likelihood, self.f = likelihood, f
+        self.likelihood = likelihood
+        self.f = f
         super().__init__(example_rows(likelihood, f).shape, validate_args=False)
 
     @property
@@ -78,7 +79,8 @@ class Predictive(Distribution):
     arg_constraints: ClassVar[dict[str, Constraint]] = {}
 
     def __init__(self, likelihood: Likelihood, marginals: Marginals) -> None:
-        self.likelihood, self.marginals = likelihood, marginals
+        self.likelihood = likelihood
+        self.marginals = marginals
         super().__init__(example_rows(likelihood, marginals.mean).shape, validate_args=False)
 
     @property
@@ -103,7 +105,8 @@ class Predictive(Distribution):
     @override
     def icdf(self, value: float | Values) -> Values:
         """Return the smallest y with P(Y ≤ y) ≥ value; levels broadcast with the examples."""
-        mean, variance = self.marginals.mean.double(), self.marginals.variance.double()
+        mean = self.marginals.mean.double()
+        variance = self.marginals.variance.double()
         level = torch.as_tensor(value, dtype=torch.float64, device=mean.device)
         inside = (level > 0) & (level < 1)
         require_all(inside.reshape(-1), level.reshape(-1), "level of icdf", "between 0 and 1")
@@ -111,12 +114,13 @@ class Predictive(Distribution):
             level, mean, variance = torch.broadcast_tensors(level, mean, variance)
         level = torch.broadcast_tensors(level, example_rows(self.likelihood, mean))[0]
         with torch.no_grad():
-            found = distribution_of(self.likelihood, mean, variance).quantile(level[None])[0]
-        return found.to(self.marginals.mean.dtype)
+            quantiles = distribution_of(self.likelihood, mean, variance).quantile(level[None])[0]
+        return quantiles.to(self.marginals.mean.dtype)
 
     @override
     def sample(self, sample_shape: torch.Size | list[int] | tuple[int, ...] = ()) -> Values:
-        mean, deviation = self.marginals.mean, self.marginals.variance.sqrt()
+        mean = self.marginals.mean
+        deviation = self.marginals.variance.sqrt()
         shape = *sample_shape, *mean.shape
         with torch.no_grad():
             f = mean + deviation * torch.randn(shape, dtype=mean.dtype, device=mean.device)
@@ -169,21 +173,23 @@ class GPyTorchLikelihood(GPyTorchBase):
 
     def with_arguments(self, *params: Any, **row_values: Tensor | None) -> Likelihood:
         """Return p(y given f) of directgp; inputs that GPyTorch passes are ignored."""
-        given = {name: values for name, values in row_values.items() if values is not None}
-        own = self.base.row_argument
-        if others := given.keys() - {own}:
+        constants = {name: values for name, values in row_values.items() if values is not None}
+        argument = self.base.row_argument
+        if others := constants.keys() - {argument}:
             raise UnsupportedError(
                 f"{type(self.base).__name__} has no use for {', '.join(sorted(others))}. "
-                + (f"Give {own}=, or leave it out." if own else "Leave it out.")
+                + (f"Give {argument}=, or leave it out." if argument else "Leave it out.")
             )
-        return self.base.with_row_values(given.get(own) if own else None)
+        return self.base.with_row_values(constants.get(argument) if argument else None)
 
     @override
     def forward(self, function_samples: Tensor, *params: Any, **kwargs: Any) -> GivenLatent:
         """Return p(y given f)."""
-        likelihood, f = self.with_arguments(**kwargs), function_samples
+        likelihood = self.with_arguments(**kwargs)
+        f = function_samples
         if (number := likelihood.num_latent) > 1:
-            who, shape = f"f of {type(likelihood).__name__}", tuple(f.shape)
+            who = f"f of {type(likelihood).__name__}"
+            shape = tuple(f.shape)
             fits = f.dim() > 1 and f.shape[-1] == number
             require(fits, who, f"of shape (..., n, {number})", shape)
             f = f.transpose(-1, -2)
@@ -229,15 +235,18 @@ class GPyTorchLikelihood(GPyTorchBase):
 
 def _classes(likelihood: Likelihood, marginals: Marginals) -> Categorical:
     """Return P(Y = k) of every class, differentiable and accurate also where it is tiny."""
-    mean, variance = marginals.mean, marginals.variance
+    mean = marginals.mean
+    variance = marginals.variance
     labels = torch.arange(likelihood.num_latent, device=mean.device)
-    each = [log_expectation(likelihood, k.expand(mean.shape[-1]), mean, variance) for k in labels]
-    return Categorical(logits=torch.stack(each, -1), validate_args=False)
+    log_probabilities = [
+        log_expectation(likelihood, k.expand(mean.shape[-1]), mean, variance) for k in labels
+    ]
+    return Categorical(logits=torch.stack(log_probabilities, -1), validate_args=False)
 
 
 @final
 class GivenGaussian(GaussianNoise):
-    """N(y; f, σ²) with σ² of a shape that broadcasts to that of the examples."""
+    """N(y; f, σ²) with σ² of a shape that broadcasts to the shape of the examples."""
 
     given_noise: Tensor
 
@@ -254,7 +263,7 @@ class GivenGaussian(GaussianNoise):
 
 @final
 class GivenStudentT(StudentTNoise):
-    """t_ν((y−f)/σ)/σ with ν and σ of shapes that broadcast to that of the examples."""
+    """t_ν((y−f)/σ)/σ with ν and σ of shapes that broadcast to the shape of the examples."""
 
     given_df: Tensor
     given_scale: Tensor
@@ -308,15 +317,20 @@ class Adapted(Likelihood):
         self, source: GPyTorchBase, shape: torch.Size, /, *args: Any, **kwargs: Any
     ) -> None:
         super().__init__()
-        self.source, self._indexed = source, False
-        self._shape, self._args, self._kwargs = shape, args, kwargs
+        self.source = source
+        self._indexed = False
+        self._shape = shape
+        self._args = args
+        self._kwargs = kwargs
 
     @override
     def take(self, index: Tensor | torch.Size) -> "Adapted":
         if not self._indexed:
             return self
         twin = Adapted(self.source, self._shape, *self._args, **self._kwargs)
-        twin._taken, twin._frozen, twin._indexed = (*self._taken, index), self._frozen, True
+        twin._taken = (*self._taken, index)
+        twin._frozen = self._frozen
+        twin._indexed = True
         return twin
 
     @override
@@ -342,9 +356,9 @@ class Adapted(Likelihood):
         shape = y.shape if self._taken else self._shape
         f = torch.zeros(shape, dtype=torch.float64, device=y.device)
         with unvalidated():
-            given = self._given(f)
+            distribution = self._given(f)
         # A support that depends on f, as for a uniform density, is not a class attribute.
-        support = getattr(type(given), "support", None)
+        support = getattr(type(distribution), "support", None)
         if isinstance(support, Constraint) and not is_dependent(support):
             inside = support.check(y.double())
             require_all(inside, y, f"y of {name}", "in the support of the likelihood")
@@ -372,33 +386,33 @@ class Adapted(Likelihood):
         """Return whether half of the examples, reordered, have the same moments as among all."""
         f = torch.linspace(-1, 1, self._shape.numel(), dtype=torch.float64).reshape(self._shape)
         f = f.to(next(iter(self.source.parameters()), f).device)
-        some = torch.arange(f.numel(), device=f.device).flip(0)[::2]
-        part = self.take(torch.ones_like(f).bool()).take(some)
+        subset = torch.arange(f.numel(), device=f.device).flip(0)[::2]
+        part = self.take(torch.ones_like(f).bool()).take(subset)
         with torch.no_grad(), unvalidated():
             whole = _fingerprint(self._given(f))
             try:
-                found = _fingerprint(part._given(f.reshape(-1)[some]))
+                of_subset = _fingerprint(part._given(f.reshape(-1)[subset]))
             except (RuntimeError, IndexError, ValueError, UnsupportedError):
                 return False
-        known = whole.reshape(len(whole), -1)[:, some]
-        return torch.allclose(found, known, rtol=1e-9, atol=1e-12, equal_nan=True)
+        expected = whole.reshape(len(whole), -1)[:, subset]
+        return torch.allclose(of_subset, expected, rtol=1e-9, atol=1e-12, equal_nan=True)
 
     def _given(self, f: Values) -> Distribution:
-        """Return p(y given f); raise `UnsupportedError` if it is not one for each f."""
+        """Return p(y given f); raise `UnsupportedError` unless it has one density for each f."""
         named = dict((*self.source.named_parameters(), *self.source.named_buffers()))
         constants = {name: self._of_examples(value) for name, value in named.items()}
         args = tuple(self._of_examples(value) for value in self._args)
         kwargs = {name: self._of_examples(value) for name, value in self._kwargs.items()}
-        given = torch.func.functional_call(self.source, constants, (f, *args), kwargs)
-        found = f"a {type(given).__name__}"
-        if isinstance(given, Distribution):
-            if given.batch_shape == f.shape and not given.event_shape:
-                return given
-            found += f" of shape {tuple(given.batch_shape + given.event_shape)}"
+        distribution = torch.func.functional_call(self.source, constants, (f, *args), kwargs)
+        description = f"a {type(distribution).__name__}"
+        if isinstance(distribution, Distribution):
+            if distribution.batch_shape == f.shape and not distribution.event_shape:
+                return distribution
+            description += f" of shape {tuple(distribution.batch_shape + distribution.event_shape)}"
         raise UnsupportedError(
             f"The likelihood must be one of one latent value, whose p(y given f) has the shape "
             f"of f, {tuple(f.shape)}. Got {type(self.source).__name__}, whose p(y given f) is "
-            f"{found}. {_REMEDY}"
+            f"{description}. {_REMEDY}"
         )
 
     def _of_examples(self, value: Any) -> Any:
@@ -409,11 +423,13 @@ class Adapted(Likelihood):
         return self._per_example(wide) if self._indexed else wide
 
 
-def _fingerprint(given: Distribution) -> Tensor:
+def _fingerprint(distribution: Distribution) -> Tensor:
     """Return the tensors that a distribution holds for each example, or else its moments."""
-    held = [each for each in vars(given).values() if isinstance(each, Tensor)]
-    values = [each for each in held if each.shape == given.batch_shape]
-    return torch.stack([each.double() for each in values or [given.mean, given.variance]])
+    held = [tensor for tensor in vars(distribution).values() if isinstance(tensor, Tensor)]
+    values = [tensor for tensor in held if tensor.shape == distribution.batch_shape]
+    return torch.stack(
+        [tensor.double() for tensor in values or [distribution.mean, distribution.variance]]
+    )
 
 
 def translated(
@@ -450,10 +466,11 @@ def latents_of(likelihood: GPyTorchBase) -> int:
 
 def check_supported(likelihood: GPyTorchBase, deterministic: bool) -> None:
     """Raise `UnsupportedError` if one y depends on other y, or on latents without a rule."""
-    name, softmax = type(likelihood).__name__, likelihoods.SoftmaxLikelihood
+    name = type(likelihood).__name__
+    softmax = likelihoods.SoftmaxLikelihood
     correlated = (getattr(likelihood, "rank", 0) or 0) > 0
-    own = isinstance(likelihood, softmax) and type(likelihood).forward is not softmax.forward
-    if own or correlated or isinstance(likelihood, likelihoods.LikelihoodList):
+    overridden = isinstance(likelihood, softmax) and type(likelihood).forward is not softmax.forward
+    if overridden or correlated or isinstance(likelihood, likelihoods.LikelihoodList):
         why = "with noise correlated between tasks" if correlated else "of several latent values"
         raise UnsupportedError(
             f"The likelihood must be one of one latent value for each y. Got {name}, {why}. Use a "
@@ -475,7 +492,7 @@ def check_supported(likelihood: GPyTorchBase, deterministic: bool) -> None:
 def _noise(
     likelihood: likelihoods._GaussianLikelihoodBase, shape: torch.Size, /, *args: Any, **kwargs: Any
 ) -> Tensor:
-    """Return the noise variance of each example; raise `InvalidInputError` if there is none."""
+    """Return the noise variance of each example; raise `InvalidInputError` without one."""
     who = f"noise of {type(likelihood).__name__}"
     if isinstance(likelihood, likelihoods._MultitaskGaussianLikelihoodBase):
         tasks = likelihood.num_tasks

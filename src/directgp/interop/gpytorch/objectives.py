@@ -42,24 +42,26 @@ def _check_targets(who: str, y: Tensor, shape: torch.Size, events: int) -> None:
 
 
 def _selected(values: Values, mask: Tensor) -> Values:
-    """Return the values of some examples, after the axis of latents if there is one."""
+    """Return the values of the masked examples, behind an axis of latents if present."""
     return values[mask] if values.shape == mask.shape else values.movedim(-2, 0)[:, mask]
 
 
 def _depends_on(variance: Tensor, likelihood: torch.nn.Module, model: torch.nn.Module) -> bool:
     """Return whether the variances depend on parameters that only the likelihood has."""
     shared = set(model.parameters())
-    own = (each for each in likelihood.parameters() if each not in shared)
-    parameters = [each for each in own if each.requires_grad]
+    parameters = [p for p in likelihood.parameters() if p not in shared and p.requires_grad]
     if not parameters or not variance.requires_grad:
         return False
-    found = torch.autograd.grad(variance.sum(), parameters, retain_graph=True, allow_unused=True)
-    return any(each is not None for each in found)
+    gradients = torch.autograd.grad(
+        variance.sum(), parameters, retain_graph=True, allow_unused=True
+    )
+    return any(gradient is not None for gradient in gradients)
 
 
 def _has_noise(q: MultivariateNormal, likelihood: torch.nn.Module) -> bool:
     """Return whether the likelihood's own noise was added to the covariance."""
-    covariance, noise = q.lazy_covariance_matrix, getattr(likelihood, "noise", None)
+    covariance = q.lazy_covariance_matrix
+    noise = getattr(likelihood, "noise", None)
     if not isinstance(covariance, AddedDiagLinearOperator) or not isinstance(noise, Tensor):
         return False
     added: Tensor = covariance._diag_tensor.diagonal(dim1=-1, dim2=-2)
@@ -72,12 +74,13 @@ def _has_noise(q: MultivariateNormal, likelihood: torch.nn.Module) -> bool:
 def _log_weights(
     who: str, model: gpytorch.models.GP, q: MultivariateNormal, batch: torch.Size
 ) -> Tensor:
-    """Return equal log weights of a deep GP's samples, or those of a DSPP's sigma points.
+    """Return equal log weights of a deep GP's samples, or the weights of a DSPP's sigma points.
 
-    Raise `InvalidInputError` if the first axis of q(f) is not theirs.
+    Raise `InvalidInputError` if the first axis of q(f) is not the one of samples or points.
     """
     weights: Tensor | None = getattr(model, "quad_weights", None)
-    number, axis = ("S", "samples") if weights is None else (len(weights), "sigma points")
+    number = "S" if weights is None else len(weights)
+    axis = "samples" if weights is None else "sigma points"
     fits = len(batch) > 0 and (weights is None or batch[0] == len(weights))
     allowed = f"of shape ({number}, ..., n), for the {axis} of {type(model).__name__}"
     remedy = "Pass model(x), whose layers add the first axis."
@@ -113,7 +116,9 @@ class DirectObjective(_ApproximateMarginalLogLikelihood):
             likelihood = GPyTorchLikelihood(likelihood)
         check_supported(likelihood, point_loss.deterministic)
         super().__init__(likelihood, model, num_data, beta, combine_terms)
-        self.point_loss, self.generator, self.step = point_loss, generator, 0
+        self.point_loss = point_loss
+        self.generator = generator
+        self.step = 0
 
     @override
     def forward(
@@ -122,7 +127,7 @@ class DirectObjective(_ApproximateMarginalLogLikelihood):
         """Return the objective, of the shape of the model's batch, or its terms."""
         losses = self._losses(approximate_dist_f, target, *args, **kwargs)
         self.step += int(self.training)
-        # Built in every call, since loops that anneal β set it.
+        # Build it in every call: loops that anneal β change the attribute.
         objective = Objective(self.point_loss, self.num_data, self.beta)
         loss = objective.combine(losses, self._kl(approximate_dist_f, losses.shape[:-1]))
         zero = losses.new_zeros(())
@@ -162,13 +167,14 @@ class DirectObjective(_ApproximateMarginalLogLikelihood):
         weights = _log_weights(who, self.model, q, shape[:-events]) if deep else None
         likelihood = translated(self.likelihood, q.mean.shape, *args, **kwargs)
         losses = self._observed(likelihood, y, marginals)
-        # Tasks first: given a sample or a sigma point they are independent, after it they are not.
+        # Sum over tasks first: they are independent only given a sample or a sigma point.
         losses = losses.sum(-1) if events > 1 else losses
         return losses if weights is None else self._over_samples(losses, weights)
 
     def _observed(self, likelihood: Likelihood, y: Tensor, q: Marginals) -> Tensor:
         """Return the losses, 0 where a target is missing."""
-        who, observed = type(self).__name__, ~torch.isnan(y)
+        who = type(self).__name__
+        observed = ~torch.isnan(y)
         zeros = torch.zeros_like(example_rows(likelihood, q.mean))
         if not (complete := bool(observed.all())):
             policy = gpytorch.settings.observation_nan_policy.value()
@@ -181,7 +187,8 @@ class DirectObjective(_ApproximateMarginalLogLikelihood):
             observed = observed.expand(zeros.shape)
             if not bool(observed.any()):
                 return zeros
-            likelihood, y = likelihood.take(observed), y.expand(zeros.shape)[observed]
+            likelihood = likelihood.take(observed)
+            y = y.expand(zeros.shape)[observed]
             q = Marginals(_selected(q.mean, observed), _selected(q.variance, observed))
         check_arguments(who, likelihood, y, q.mean, q.variance)
         losses = self.point_loss(likelihood, y, q, generator=self.generator, step=self.step)
@@ -200,10 +207,12 @@ class DirectObjective(_ApproximateMarginalLogLikelihood):
         number = latents_of(self.likelihood)
         tasks = isinstance(q, MultitaskMultivariateNormal)
         if number > 1 and not (tasks or isinstance(self.model, DeepGP)):
-            own = kl.shape[-1:] == (number,)
+            one_per_latent = kl.shape[-1:] == (number,)
             allowed = f"one for each of {number} latent functions, with a last batch axis for them"
             remedy = f"Give the variational distribution a batch_shape that ends in {number}."
-            require(own, f"q(u) of {type(self).__name__}", allowed, tuple(kl.shape), remedy)
+            require(
+                one_per_latent, f"q(u) of {type(self).__name__}", allowed, tuple(kl.shape), remedy
+            )
             kl = kl.sum(-1)
         more = kl.dim() - len(batch)
         return kl.sum(tuple(range(more))) if more > 0 else kl.expand(batch)
