@@ -38,7 +38,7 @@ DEMO_METHODS := --methods elbo,log-joint,log-fixed,mean,linear,boosting
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/pytest -n $(WORKERS) --dist loadfile
 # Tests for other versions of the libraries: those of parts that call them most, in some minutes.
 VERSION_TESTS := tests/unit/estimators tests/unit/likelihoods tests/unit/persistence \
-  tests/unit/posteriors tests/unit/datasets tests/unit/reports tests/unit/interop/test_gpytorch_adapted.py tests/unit/test_io.py \
+  tests/unit/posteriors tests/unit/datasets tests/unit/reports tests/unit/interop/test_gpytorch_adapted.py tests/unit/test_io.py tests/unit/test_files.py \
   tests/unit/test_plots.py tests/unit/training/test_train.py tests/unit/training/test_train_stream.py \
   tests/estimators/test_fits.py tests/estimators/test_saving.py tests/estimators/test_plot_methods.py \
   tests/estimators/test_export.py \

@@ -36,8 +36,8 @@ from benchmarks.peers.tables import markdown, write_tables
 from benchmarks.problems import PROBLEMS, problem
 from benchmarks.rules import time_rules
 from benchmarks.softmax_step import OBJECTIVES, Size, measure_steps
+from directgp.environment import cores, versions
 from directgp.errors import require
-from directgp.io import cores, versions
 
 Document = dict[str, Any]
 

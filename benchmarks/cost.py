@@ -26,7 +26,7 @@ from benchmarks.peers.libraries.memory import peak_bytes, reset_peak, resident_b
 from benchmarks.peers.process import ROOT
 from benchmarks.peers.tables import markdown, write_tables
 from directgp import SparseGPClassifier, SparseGPCountRegressor, SparseGPRegressor
-from directgp.io import versions
+from directgp.environment import versions
 
 Row = dict[str, Any]
 

@@ -23,10 +23,10 @@ from benchmarks.cost import Cell, estimator, table
 from benchmarks.models import write
 from benchmarks.peers.process import ROOT
 from benchmarks.peers.tables import markdown, write_tables
+from directgp.environment import versions
 from directgp.export.formats import LEVELS, numpy_files, onnx_model, torch_program
 from directgp.export.numpy_predictor import load
 from directgp.export.predictions import program_of
-from directgp.io import versions
 
 Row = dict[str, Any]
 Predict = Callable[[Any], dict[str, Any]]

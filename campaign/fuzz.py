@@ -34,7 +34,7 @@ _MEGABYTES = 3000
 
 
 _INSTRUMENTED = [
-    *("directgp.io", "directgp.persistence", "directgp.training.checkpoint"),
+    *("directgp.files", "directgp.io", "directgp.persistence", "directgp.training.checkpoint"),
     *("directgp.training.result", "directgp.estimators.saving", "directgp.estimators.summary"),
     *("directgp.cli.model_folder", "directgp.datasets", "directgp.experiments.store"),
 ]

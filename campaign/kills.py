@@ -31,7 +31,7 @@ PHASES = ("before", "running", "report", "after")
 SUMS = ("lost", *PHASES)
 
 ROOT = Path(__file__).parents[1]
-LEFT = re.compile(r".*\.(tmp|draft|old)|.*-journal|\.directgp\..*")
+LEFT = re.compile(r".*\.(tmp|old)|.*-journal|\.directgp\..*")
 """Names of files that a finished program does not leave behind."""
 
 _HANG = 130.0
@@ -280,6 +280,13 @@ def left_behind(folder: Path) -> list[str]:
     ]
 
 
+def age_drafts(folder: Path) -> None:
+    """Make the drafts two minutes old: younger ones are not removed."""
+    for path in folder.rglob(".*.tmp"):
+        before = time.time() - 120
+        os.utime(path, (before, before))
+
+
 def attack(number: int) -> Trial:
     """Kill one program once, run it again, and compare."""
     chance = random.Random(number)
@@ -314,6 +321,7 @@ def attack(number: int) -> Trial:
             return Trial(kind, "difference", f"{phase}: exit {code} {text[-300:]}", facts)
         if not all_ended(process.pid, program.ending):
             return Trial(kind, "left behind", f"{phase}: processes", facts)
+        age_drafts(folder)
         code, text, again = finished(start(program, folder, program.again))
         if code != 0:
             return Trial(kind, "difference", f"{phase}: again: exit {code} {text[-300:]}", facts)

@@ -18,7 +18,7 @@ def main(kind: str) -> None:
 
     from directgp import train, train_stream
     from directgp.datasets.streams import ParquetRows
-    from directgp.io import replace_file
+    from directgp.files import replace_file
     from directgp.likelihoods import Gaussian
     from directgp.posteriors import SparsePosterior
     from directgp.training import Checkpoints

@@ -1,18 +1,10 @@
-"""Write files atomically, read untrusted files of tensors, and name versions and machine."""
+"""Write and read files of tensors with a manifest; those that are read are not trusted."""
 
-import errno
-import glob
 import hashlib
 import json
 import os
-import platform
-import secrets
-import stat
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cache
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple, NoReturn, final
 
@@ -20,12 +12,8 @@ import torch
 from safetensors.torch import load, save
 from torch import Tensor
 
-try:
-    import fcntl
-except ImportError:  # Windows
-    fcntl = None  # type: ignore[assignment]
-
 from directgp.errors import DirectGPError, refuse, require
+from directgp.files import open_regular, replace_file
 
 CHECKSUM = "sha256"
 """Key of the checksum in the metadata; it covers the manifest and all tensors."""
@@ -44,109 +32,6 @@ _MAX_HEADER = 100_000_000
 
 _MAX_VALUES = 3_000_000
 """Values of JSON in the header: the losses of 3 million steps, and about 500 MB in memory."""
-
-_NOT_REGULAR = "it is not a regular file"
-
-
-@contextmanager
-def open_regular(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
-    """Open a file for reading; raise OSError for a pipe, which may block, or an endless device."""
-
-    def opened(name: str, flags: int) -> int:
-        # Without O_NONBLOCK, opening a pipe waits for its writer.
-        return os.open(name, flags | getattr(os, "O_NONBLOCK", 0))
-
-    if "\0" in os.fspath(path):
-        raise OSError(errno.EINVAL, "its name has a null byte", os.fspath(path))
-    with open(path, "rb", opener=opened) as file:
-        if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
-            raise OSError(errno.EINVAL, _NOT_REGULAR, os.fspath(path))
-        yield file
-
-
-def read_bounded(path: str | os.PathLike[str], max_bytes: int) -> bytes:
-    """Return the bytes of a regular file; raise OSError if there are more than `max_bytes`."""
-    with open_regular(path) as file:
-        data = file.read(max_bytes + 1)
-    if len(data) > max_bytes:
-        raise OSError(errno.EFBIG, f"it has more than {max_bytes:,} bytes", os.fspath(path))
-    return data
-
-
-def make_folder(path: Path) -> list[Path]:
-    """Create a folder and its parents, so that a power cut keeps them; return the new ones."""
-    missing = [each for each in (path, *path.parents) if not os.path.lexists(each)][::-1]
-    for each in missing:
-        each.mkdir(exist_ok=True)
-        sync_folder(each.parent)
-    return missing
-
-
-def replace_file(path: Path, data: bytes) -> None:
-    """Write the data to the path atomically; the old or the new file survives a power cut.
-
-    What is not a regular file, such as a device, is not replaced.
-    """
-    if path.exists() and not path.is_file():
-        raise OSError(errno.EINVAL, _NOT_REGULAR, str(path))
-    for old in path.parent.glob(f".{glob.escape(path.name)}.{'[0-9a-f]' * 16}.tmp"):
-        _remove_if_ownerless(old)
-    draft = path
-    try:
-        draft, file = _new_draft(path)
-        with file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-            if fcntl is None:
-                # Windows renames no open file.
-                file.close()
-            os.replace(draft, path)
-    except BaseException as error:
-        with suppress(OSError):
-            if draft != path:
-                draft.unlink()
-        if isinstance(error, OSError):
-            # The error of a full disk does not name the file.
-            error.filename = str(path)
-        raise
-    sync_folder(path.parent)
-
-
-def _new_draft(path: Path) -> tuple[Path, BinaryIO]:
-    """Create a file beside the path, locked as long as it is open."""
-    draft = path.with_name(f".{path.name}.{secrets.token_hex(8)}.tmp")
-    file = open(draft, "xb")
-    if fcntl is not None:
-        with suppress(OSError):
-            fcntl.flock(file, fcntl.LOCK_EX)
-        if not draft.exists():
-            # Another program took it for ownerless before it was locked.
-            file.close()
-            file = open(draft, "wb")
-    return draft, file
-
-
-def _remove_if_ownerless(draft: Path) -> None:
-    """Remove a draft whose program was killed: nobody holds its lock."""
-    with suppress(OSError), open(draft, "rb") as file:
-        if fcntl is not None:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            draft.unlink()
-
-
-def sync_folder(folder: Path) -> None:
-    """Write the names in a folder to the disk, on systems that support it."""
-    if os.name == "nt":
-        return
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    except OSError as error:
-        if error.errno not in (errno.EINVAL, errno.ENOTSUP):
-            raise
-    finally:
-        os.close(handle)
 
 
 def digest(text: str, tensors: Mapping[str, Tensor]) -> str:
@@ -350,30 +235,3 @@ def _manifest(kind: FileKind, name: str, text: str) -> dict[str, Any]:
     if not isinstance(manifest, dict):
         kind.damaged(name, "its manifest is missing")
     return manifest
-
-
-_LIBRARIES = ("directgp", "torch", "gpytorch", "numpy", "scipy", "scikit-learn")
-
-
-@cache
-def versions() -> dict[str, str]:
-    """Return the versions of Python and of the libraries that affect the numbers."""
-    found = {"python": platform.python_version()}
-    for library in _LIBRARIES:
-        try:
-            found[library] = version(library)
-        except PackageNotFoundError:
-            # A source tree that is not installed.
-            found[library] = "not installed"
-    return found
-
-
-def machine() -> str:
-    """Return the operating system and the processor: ``Linux x86_64``."""
-    return f"{platform.system()} {platform.machine()}"
-
-
-def cores() -> int:
-    """Return the number of cores that this process may use."""
-    allowed = getattr(os, "sched_getaffinity", None)
-    return len(allowed(0)) if allowed else os.cpu_count() or 1

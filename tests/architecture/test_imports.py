@@ -10,7 +10,7 @@ from importlib.machinery import PathFinder
 
 ABSENT = {
     "botorch", "jinja2", "markupsafe", "matplotlib", "mpmath", "onnx", "onnxruntime", "openpyxl",
-    "pandas", "polars", "pyarrow", "ray", "rich", "typer"
+    "pandas", "polars", "psutil", "pyarrow", "ray", "rich", "typer"
 }
 
 class Finder(PathFinder):
@@ -63,7 +63,7 @@ with tempfile.TemporaryDirectory() as folder:
     assert (directgp.load(path).predict(X.numpy()) == model.predict(X.numpy())).all()
 
 refused(lambda: model.plot_predictions(X.numpy()), "A plot needs matplotlib.", "directgp[plots]")
-refused(lambda: directgp.datasets, "directgp.datasets needs pyarrow.", "directgp[cli]")
+refused(lambda: directgp.datasets, "directgp.datasets needs psutil and pyarrow.", "directgp[cli]")
 refused(lambda: directgp.interop.botorch, "needs botorch.", "directgp[botorch]")
 
 import directgp.__main__
@@ -73,7 +73,7 @@ with redirect_stderr(io.StringIO()) as shown:
     except SystemExit as ending:
         assert ending.code == 2
 assert shown.getvalue() == (
-    "The program directgp needs typer, rich, pyarrow, jinja2 and matplotlib. "
+    "The program directgp needs typer, rich, psutil, pyarrow, jinja2 and matplotlib. "
     "Run: pip install 'directgp[cli]'.\\n"
 ), shown.getvalue()
 """

@@ -202,6 +202,7 @@ def test_drafts_of_a_killed_fit_are_neither_a_model_nor_in_the_way(here: Path) -
     old, new = (here / "m" / f".model.safetensors.{16 * each}.tmp" for each in "ab")
     old.parent.mkdir()
     old.write_bytes(b"half a mo")
+    os.utime(old, (0, 0))
     assert run(*options).code == 0
     with new.open("wb") as of_another_program:
         fcntl.flock(of_another_program, fcntl.LOCK_EX)

@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import os
 import sqlite3
 from contextlib import closing
 from pathlib import Path
@@ -110,6 +111,7 @@ def test_force_deletes_listed_files_and_their_drafts_alone(tmp_path: Path) -> No
     mine = ("report.json", "figures/scores.svg", f".mine.html.{'0' * 16}.tmp")
     for name in (draft, *mine):
         (tmp_path / name).write_text("mine")
+        os.utime(tmp_path / name, (0, 0))
     (tmp_path / "figures" / "scores.svg").rename(tmp_path / "figures" / "my-scores.svg")
     open_run_folder(tmp_path, STORE, force=True)
     left = {path.relative_to(tmp_path).as_posix() for path in tmp_path.rglob("*")}

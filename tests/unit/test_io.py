@@ -1,8 +1,7 @@
-"""Files of tensors with a manifest, and the versions of libraries."""
+"""Files of tensors with a manifest."""
 
 import errno
 import os
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -161,23 +160,7 @@ def test_what_could_not_be_read_again_is_not_written(
     assert path.read_bytes() == old
 
 
-def test_a_file_is_read_up_to_a_bound(path: Path) -> None:
-    path.write_bytes(b"12345")
-    assert io.read_bounded(path, 5) == b"12345"
-    with pytest.raises(OSError, match="it has more than 4 bytes"):
-        io.read_bounded(path, 4)
-    with pytest.raises(OSError, match="it is not a regular file"):
-        io.read_bounded("/dev/zero", 4)
-
-
 def test_only_what_json_gives_back_is_json() -> None:
     assert as_json({"a": [1, (2.0, None)]}, "x", tuples=True) == {"a": [1, [2.0, None]]}
     with pytest.raises(InvalidInputError, match=r"x\['a'\]\[1\] must be .* Got a tuple"):
         as_json({"a": [1, (2.0, None)]}, "x")
-
-
-def test_a_library_that_is_not_installed_has_no_version(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(io, "_LIBRARIES", ("torch", "directgp-that-is-not-there"))
-    found = io.versions.__wrapped__()
-    assert found["torch"] == version("torch")
-    assert found["directgp-that-is-not-there"] == "not installed"

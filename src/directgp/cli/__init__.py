@@ -6,7 +6,9 @@ from pathlib import Path
 
 from directgp.errors import require_extra
 
-require_extra("The program directgp", "cli", "typer", "rich", "pyarrow", "jinja2", "matplotlib")
+require_extra(
+    "The program directgp", "cli", "typer", "rich", "psutil", "pyarrow", "jinja2", "matplotlib"
+)
 
 _started = Path(sys.argv[0] if sys.argv else "")
 if (

@@ -167,7 +167,7 @@ def _compare_and_report(
 
 def _workers(jobs: int | None, device: str, plan: "Plan") -> int:
     """Return the number of processes: by default one per core, and one on a GPU."""
-    from directgp.io import cores
+    from directgp.environment import cores
 
     return jobs or (min(cores(), len(plan.cells())) if device == "cpu" else 1)
 

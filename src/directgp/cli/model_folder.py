@@ -17,6 +17,7 @@ from directgp.cli.data import Opened
 from directgp.cli.output_paths import check_output_folder, check_writable, held_in
 from directgp.datasets.encoding import CategoryColumn, Encoding
 from directgp.errors import ModelFileError, cause_of, refuse
+from directgp.files import make_folder, read_bounded, sync_folder, target_of_draft
 from directgp.registry import ROW_CONSTANTS, Task
 
 MODEL_FILE, CARD_FILE = "model.safetensors", "table.json"
@@ -81,39 +82,35 @@ class ModelCard(BaseModel):
 
 def check_model_folder(out: Path, force: bool) -> None:
     """Raise `InvalidInputError` if a model cannot be written to the path."""
-    held, drafts = held_in(out), {each.name for each in _drafts(out)}
+    # Read once: other programs may write their drafts meanwhile.
+    held = held_in(out)
+    drafts = {name for name in held if target_of_draft(name) == MODEL_FILE}
     if held and held == drafts:
         # A program was killed before its model was complete.
         check_writable(out, [out])
         return
-    check_output_folder(out, {MODEL_FILE, *(held & {CARD_FILE, *drafts})}, force)
+    check_output_folder(out, held, {MODEL_FILE, *(held & {CARD_FILE, *drafts})}, force)
 
 
 def write_folder(out: Path, force: bool, model: Any, card: ModelCard) -> None:
     """Write the folder of a fitted estimator; if that fails, the path stays as it was."""
     from directgp.estimators.saving import save
-    from directgp.io import make_folder, sync_folder
 
     check_card(card, model)
     check_model_folder(out, force)
     # realpath: the target of a link is replaced, not the link.
     place = Path(os.path.realpath(out))
-    made = make_folder(place)
+    new_folders = make_folder(place)
     try:
         save(model, place / MODEL_FILE, card.model_dump(mode="json", exclude={"model_sha256"}))
     except BaseException:
         with suppress(OSError):
-            for folder in reversed(made):
+            for folder in reversed(new_folders):
                 folder.rmdir()
         raise
     # The description in the model is complete: this one is of the model before.
     (place / CARD_FILE).unlink(missing_ok=True)
     sync_folder(place)
-
-
-def _drafts(folder: Path) -> list[Path]:
-    """Return the drafts of a model in the folder."""
-    return list(folder.glob(f".{MODEL_FILE}.{'[0-9a-f]' * 16}.tmp"))
 
 
 def load_folder(path: Path, device: str) -> tuple[Any, ModelCard]:
@@ -153,7 +150,7 @@ def card_of(opened: Opened) -> ModelCard:
     problem = opened.problem
     facts = {n: getattr(problem, n) for n in ("name", "source", "task", "target", "classes")}
     facts |= {n: opened.columns.get(n) for n in (*ROW_CONSTANTS, "weights")}
-    from directgp.io import versions
+    from directgp.environment import versions
 
     # The name of a file may have bytes that are no text.
     facts |= {n: facts[n].encode(errors="backslashreplace").decode() for n in ("name", "source")}
@@ -228,8 +225,6 @@ def _check_dates(form: str) -> None:
 
 def _read_card(path: Path) -> ModelCard:
     """Read the file of a card."""
-    from directgp.io import read_bounded
-
     try:
         return ModelCard.model_validate_json(read_bounded(path, _MAX_CARD))
     except (OSError, ValidationError) as error:

@@ -2,7 +2,6 @@
 
 import errno
 import os
-import secrets
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
@@ -15,6 +14,7 @@ import pyarrow.ipc
 import pyarrow.parquet
 
 from directgp.errors import InvalidInputError
+from directgp.files import draft_of, make_folder, replacing
 
 _MAX_PATH = 4096 if os.name == "posix" else 260
 """Largest number of bytes of a path."""
@@ -38,22 +38,15 @@ def check_output_file(out: Path, force: bool, *, inputs: tuple[Path, ...] = ()) 
         refuse_path(out, "a new file", "exists", "Name another, or replace it with --force.")
 
 
-def check_output_folder(out: Path, replaceable: set[str], force: bool) -> None:
-    """Raise `InvalidInputError` if the folder holds other files, or `own` files without `force`."""
+def check_output_folder(out: Path, held: set[str], replaceable: set[str], force: bool) -> None:
+    """Raise `InvalidInputError` if the folder holds other files, or replaceable ones unforced."""
     check_writable(out, Path(os.path.realpath(out)).parents)
-    held = held_in(out)
     if held and held != replaceable:
         refuse_path(out, "a new folder or that of a model", "holds other files", "Name another.")
     if held and not force:
         refuse_path(
             out, "a new folder", "holds a model", "Name another, or replace it with --force."
         )
-
-
-def draft_of(place: Path) -> Path:
-    """Return a path beside the place for a draft, and create the folder if it is missing."""
-    place.parent.mkdir(parents=True, exist_ok=True)
-    return place.with_name(f".{place.name}.{secrets.token_hex(4)}.draft")
 
 
 def held_in(out: Path) -> set[str]:
@@ -101,19 +94,13 @@ def writing(out: Path, schema: pa.Schema) -> Iterator[Write]:
     """Write a table in the format of the suffix; a failure leaves no file behind."""
     # realpath: the target of a link is replaced, not the link.
     place = Path(os.path.realpath(out))
-    draft = draft_of(place)
-    try:
-        with ExitStack() as stack:
-            yield _writer(stack, draft, out.name.lower(), schema)
-        with open(draft, "rb+") as file:
-            os.fsync(file.fileno())
-        draft.replace(place)
-    finally:
-        draft.unlink(missing_ok=True)
+    make_folder(place.parent)
+    with replacing(place) as draft, ExitStack() as stack:
+        yield _writer(stack, draft.name, out.name.lower(), schema)
 
 
-def _writer(stack: ExitStack, draft: Path, name: str, schema: pa.Schema) -> Write:
-    sink: Any = stack.enter_context(pa.OSFile(str(draft), "wb"))
+def _writer(stack: ExitStack, draft: str, name: str, schema: pa.Schema) -> Write:
+    sink: Any = stack.enter_context(pa.OSFile(draft, "wb"))
     if name.endswith(".gz"):
         sink = stack.enter_context(pa.CompressedOutputStream(sink, "gzip"))
     writer: Any

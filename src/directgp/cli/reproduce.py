@@ -179,10 +179,10 @@ class Engine:
 
     def pool(self, cells: "Sequence[PaperCell]") -> "tuple[Pool, str]":
         """Return the pool of workers, and "cpu" or "cuda"; nothing is started yet."""
+        from directgp.environment import cores
         from directgp.estimators.settings import device_of
         from directgp.experiments.ray import RayCluster
         from directgp.experiments.workers import InProcess, LocalWorkers
-        from directgp.io import cores
 
         if self.engine == "ray":
             gpus = self.gpus or 0.0
@@ -226,8 +226,8 @@ def reproduce(
     if engine.engine == "local" and not report_only:
         start_server()
     from directgp.cli.experiment import check_run_folder, command_typed
+    from directgp.environment import machine
     from directgp.experiments.paper.run import Reproduction
-    from directgp.io import machine
 
     check_run_folder(out, STORE, DOCUMENT, resume or report_only, force)
     selected = replace(selected, claims=[name.upper() for name in selected.claims or ()])

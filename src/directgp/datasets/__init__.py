@@ -2,7 +2,7 @@
 
 from directgp.errors import require_extra
 
-require_extra("directgp.datasets", "cli", "pyarrow")
+require_extra("directgp.datasets", "cli", "psutil", "pyarrow")
 
 from directgp.datasets.columns import complete_rows
 from directgp.datasets.embedded import DatasetInfo

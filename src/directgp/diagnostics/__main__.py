@@ -238,13 +238,14 @@ def print_bounds() -> None:
 
 def print_convergence(study: ConvergenceStudy, figure: Path) -> None:
     """Print the constants and the end of each run, and write the figure."""
+    from directgp.files import replace_file
     from directgp.plots.rendering import render
 
     print("Constants of the convergence corollaries over the region.\n")
     print(constants_table(study.constants))
     print("\nEnd of each run; the limit of fixed L is computed by quadrature.\n")
     print(runs_table(study))
-    figure.write_bytes(render(study_picture(study)).png)
+    replace_file(figure, render(study_picture(study)).png)
     print(f"\nThe figure is in {figure}.")
 
 

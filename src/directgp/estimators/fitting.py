@@ -14,6 +14,7 @@ from jaxtyping import Float
 from sklearn.utils.validation import check_array
 from torch import Tensor
 
+from directgp.environment import cores
 from directgp.errors import (
     DirectGPError,
     InvalidInputError,
@@ -23,7 +24,6 @@ from directgp.errors import (
 )
 from directgp.estimators.preprocessing import GRID, Column, TrainingTable
 from directgp.estimators.validation import explained
-from directgp.io import cores
 from directgp.likelihoods.base import ConjugateLikelihood, Likelihood
 from directgp.log_expectations.api import check_own
 from directgp.posteriors.inducing import InducingName, choose_inducing

@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict
 from typing_extensions import override
 
+from directgp.environment import machine, versions
 from directgp.errors import UnsupportedError, refuse, require
-from directgp.io import machine, versions
 from directgp.registry import LIKELIHOODS, LOSSES, Task, likelihoods_of
 
 

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from directgp.datasets.problem import Problem
+from directgp.environment import machine, versions
 from directgp.errors import NumericalError, require
 from directgp.estimators.explanations import Explained, increases
 from directgp.estimators.preprocessing import ColumnScaling
@@ -58,7 +59,6 @@ from directgp.experiments.plan import (
 )
 from directgp.experiments.store import Store
 from directgp.experiments.workers import InProcess, LocalWorkers
-from directgp.io import machine, versions
 from directgp.likelihoods.base import Likelihood
 from directgp.metrics import COVERAGE, Judged, judge
 from directgp.registry import LIKELIHOODS, OwnLikelihoodRow, Task, likelihoods_of

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from typing_extensions import override
 
 from directgp.datasets.problem import Problem
+from directgp.environment import versions
 from directgp.errors import refuse, require
 from directgp.experiments.cell import (
     BASIC,
@@ -25,7 +26,6 @@ from directgp.experiments.cell import (
     method_named,
     methods_to_compare,
 )
-from directgp.io import versions
 from directgp.metrics import one_against_rest
 from directgp.registry import LIKELIHOODS, Task, chosen_likelihood, likelihoods_of
 

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from directgp.errors import require, require_extra
 from directgp.export.predictions import program_of
 from directgp.export.program import Program, run
-from directgp.io import make_folder, replace_file
+from directgp.files import make_folder, replace_file
 
 if TYPE_CHECKING:
     from torch.export import ExportedProgram

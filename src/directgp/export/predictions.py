@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from sklearn.utils.validation import check_is_fitted
 
+from directgp.environment import versions
 from directgp.errors import NumericalError, require
 from directgp.estimators.base import SparseGPEstimator
 from directgp.estimators.frames import check_shares, deviation
@@ -17,7 +18,6 @@ from directgp.export.family import TargetFamily
 from directgp.export.heads import check_exportable, log_chances, numbers, probabilities
 from directgp.export.latents import in_float64, latents_of, scaled_inputs
 from directgp.export.program import Program, Value, concatenate, run
-from directgp.io import versions
 from directgp.predictive import predictive_quantiles
 from directgp.predictive.api import point_prediction
 from directgp.registry import ROW_CONSTANTS

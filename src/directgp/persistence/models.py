@@ -16,8 +16,9 @@ from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, ValidationError, create_model
 from torch import Tensor, nn
 
+from directgp.environment import versions
 from directgp.errors import InvalidInputError, ModelFileError, UnsupportedError, cause_of
-from directgp.io import Contents, FileKind, as_json, read_file, versions, write_file
+from directgp.io import Contents, FileKind, as_json, read_file, write_file
 from directgp.likelihoods.base import Likelihood
 from directgp.log_expectations.rule import Rule
 from directgp.objectives.base import PointLoss

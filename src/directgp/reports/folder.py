@@ -4,14 +4,14 @@ import hashlib
 import json
 import os
 import re
-from collections.abc import Collection, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Collection, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import NoReturn, final
 
 from directgp.errors import InvalidInputError, refuse
 from directgp.experiments.store import is_store
-from directgp.io import replace_file
+from directgp.files import locked_folder, make_folder, remove_drafts, replace_file
 
 MANIFEST = "directgp-files.json"
 """The file that lists what directgp has written to the folder."""
@@ -28,8 +28,7 @@ _FIGURE = re.compile(
 """Names of files that versions without a list wrote; names of figures are the same today."""
 
 _LISTED = re.compile(r"(figures/)?\w[\w.-]*", re.ASCII)
-_DRAFT = re.compile(r"\.(.+)\.[0-9a-f]{16}\.tmp")
-"""Names that the list may have, and names of drafts of `replace_file`."""
+"""Names that the list may have."""
 
 
 def is_figure(name: str) -> bool:
@@ -109,8 +108,14 @@ class ReportFolder:
 
     def add(self, names: Collection[str]) -> None:
         """List files that are to be written; the folder is created if missing."""
+        make_folder(self.path)
+        with locked_folder(self.path):
+            self._add(names)
+
+    def _add(self, names: Collection[str]) -> None:
+        # Another program may have changed the list since it was read.
+        self.names = self._listed()
         self.check(names)
-        self.path.mkdir(parents=True, exist_ok=True)
         self._list(self.names.union(names))
 
     def _list(self, names: set[str]) -> None:
@@ -124,13 +129,11 @@ class ReportFolder:
 
     def write(self, files: Mapping[str, bytes]) -> None:
         """Write files, each in one step, and remove figures of an earlier report."""
-        self.path.mkdir(parents=True, exist_ok=True)
-        with self._lock() as alone:
-            self.names |= self._listed()
-            if alone:
-                self._remove_drafts()
+        make_folder(self.path)
+        with locked_folder(self.path):
+            self._add(files)
+            self._remove_drafts()
             (self.path / FIGURES).mkdir(exist_ok=True)
-            self.add(files)
             for name, data in files.items():
                 replace_file(self.path / name, data)
             old = {name for name in self.names if name.startswith(FIGURES)} - files.keys()
@@ -138,10 +141,10 @@ class ReportFolder:
 
     def clear(self) -> None:
         """Delete the files that directgp has written, and no others."""
-        self.check(self.names)
-        with self._lock() as alone:
-            if alone:
-                self._remove_drafts()
+        with locked_folder(self.path):
+            self.names = self._listed()
+            self.check(self.names)
+            self._remove_drafts()
             self._delete(self.names)
             with suppress(OSError):
                 # Not if it has files of others.
@@ -154,33 +157,11 @@ class ReportFolder:
 
     def _remove_drafts(self) -> None:
         """Delete the drafts of listed files that a killed program has left."""
-        for folder in (self.path, self.path / FIGURES):
-            names = os.listdir(folder) if folder.is_dir() and not folder.is_symlink() else []
-            for name in names:
-                found = _DRAFT.fullmatch(name)
-                of = "" if found is None else (folder / found[1]).relative_to(self.path).as_posix()
-                if of in self.names or of == MANIFEST:
-                    (folder / name).unlink(missing_ok=True)
-
-    @contextmanager
-    def _lock(self) -> Iterator[bool]:
-        """Wait until no other program writes here; yield False where there are no such locks."""
-        try:
-            import fcntl
-        except ImportError:
-            yield False
-            return
-        handle = os.open(self.path, os.O_RDONLY)
-        try:
-            try:
-                fcntl.flock(handle, fcntl.LOCK_EX)
-                alone = True
-            except OSError:
-                # Such as some network file systems.
-                alone = False
-            yield alone
-        finally:
-            os.close(handle)
+        remove_drafts(self.path, {MANIFEST, *self.names})
+        figures = self.path / FIGURES
+        if not figures.is_symlink():
+            listed = {Path(name).name for name in self.names if name.startswith(f"{FIGURES}/")}
+            remove_drafts(figures, listed)
 
 
 def _digest(names: Collection[str]) -> str:

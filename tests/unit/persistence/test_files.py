@@ -1,6 +1,5 @@
 """Model files: all fields, labels, versions, and failures of a save."""
 
-import builtins
 import copy
 import dataclasses
 import errno
@@ -16,6 +15,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from directgp import files
 from directgp.errors import DirectGPError, ModelFileError
 from directgp.io import digest, read_file, write_file
 from directgp.persistence import ModelState, load_model, save_model
@@ -211,9 +211,9 @@ def test_a_crash_leaves_the_old_model(
 def test_a_full_disk_leaves_the_old_model(
     path: Path, old: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    really_open = builtins.open
+    draft = path.with_name("draft")
     with monkeypatch.context() as patch:
-        patch.setattr(builtins, "open", lambda *args, **kwargs: really_open("/dev/full", "wb"))
+        patch.setattr(files, "_new_draft", lambda path: (draft, open("/dev/full", "wb")))
         with pytest.raises(ModelFileError, match="No space left"):
             save_model(path, state(feature_names=None))
     assert_kept(path, old)

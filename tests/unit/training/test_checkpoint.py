@@ -24,6 +24,7 @@ from hypothesis import strategies as st
 from safetensors.torch import save
 from torch import Tensor
 
+from directgp import files
 from directgp.errors import CheckpointError, DirectGPError, InvalidInputError
 from directgp.io import CHECKSUM, Contents, digest, read_file, write_file
 from directgp.training.checkpoint import CHECKPOINT, fingerprint
@@ -573,8 +574,8 @@ def test_a_full_disk_leaves_the_old_checkpoint(
     path: Path, old: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The system's own ENOSPC, raised when the buffer is written out."""
-    really_open = builtins.open
-    monkeypatch.setattr(builtins, "open", lambda *args, **kwargs: really_open("/dev/full", "wb"))
+    draft = path.with_name("draft")
+    monkeypatch.setattr(files, "_new_draft", lambda path: (draft, open("/dev/full", "wb")))
     with pytest.raises(CheckpointError, match="No space left"):
         save_new(path)
     monkeypatch.undo()
