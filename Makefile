@@ -1,8 +1,8 @@
 # Needs python3 (3.11 or newer) and make:
 #   make demo     create the environment, run `directgp compare` on three problems
-#   make test     create the environment, run every check
+#   make test     create the environment, run every check; `make test-paper` those of paper/
 #   make docs     create the environment, install Sphinx, build the pages
-#   make build    write the sdist and the wheel to dist/; `make smoke` tries the wheel
+#   make build    write the sdists and the wheels to dist/; `make smoke` tries the wheels
 
 PYTHON ?= python3
 WORKERS ?= 2
@@ -49,7 +49,7 @@ TEST_TOOLS := beartype|hypothesis|markdown-it-py|mpmath|pytest|pytest-timeout|py
 # Torch of `make test-newest` if not the newest, such as TORCH=torch==2.13.0.
 TORCH ?= torch
 
-.PHONY: demo examples test pytest test-slow test-browser test-oldest test-newest build smoke lint \
+.PHONY: demo examples test pytest test-paper test-slow test-browser test-oldest test-newest build smoke lint \
   format bench bench-optimum bench-scale bench-rules bench-accuracy bench-training bench-defaults \
   bench-latents bench-all bench-cost bench-export \
   campaign campaign-fuzz audit docs linkcheck clean
@@ -76,8 +76,12 @@ test: lint pytest
 pytest: $(INSTALLED)
 	$(PYTEST)
 
+# The tests of directgp_paper; `make test` runs one claim of it.
+test-paper: $(INSTALLED)
+	$(PYTEST) paper/tests paper/src
+
 test-slow: $(INSTALLED)
-	$(PYTEST) -m slow
+	$(PYTEST) -m slow tests src paper/tests
 
 # Test the report in a browser: the system's own, or a newly installed one.
 test-browser: $(INSTALLED_BROWSER)
@@ -109,13 +113,14 @@ OMP_NUM_THREADS=1 $(1)/bin/pytest -n $(WORKERS) --dist loadfile -p no:cacheprovi
   -W ignore::DeprecationWarning $(VERSION_TESTS)
 endef
 
-# The wheel is built from the sdist, so this checks that the sdist is complete.
+# Each wheel is built from its sdist, so this checks that the sdist is complete.
 build: $(INSTALLED_RELEASE)
 	rm -rf dist
 	$(VENV_RELEASE)/bin/python -m build --quiet
+	$(VENV_RELEASE)/bin/python -m build --quiet --outdir dist paper
 	$(VENV_RELEASE)/bin/twine check --strict dist/*
 
-# The wheel in a new environment, without extras and then with [cli].
+# The wheels in a new environment: directgp without extras, with [cli], and with directgp-paper.
 smoke: build
 	$(PYTHON) tools/smoke.py dist -c $(CURDIR)/constraints.txt
 
@@ -124,7 +129,7 @@ lint: $(INSTALLED)
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
-	$(BIN)/bandit -r src -q -c pyproject.toml
+	$(BIN)/bandit -r src paper/src -q -c pyproject.toml
 
 format: $(INSTALLED)
 	$(BIN)/ruff format .
@@ -217,7 +222,7 @@ linkcheck: $(INSTALLED_DOCS)
 # Caches and build outputs; the environment stays.
 clean:
 	rm -rf build dist docs/_build .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache
-	find src tests benchmarks examples -type d -name __pycache__ -prune -exec rm -rf {} + 2>/dev/null || true
+	find src paper tests benchmarks examples -type d -name __pycache__ -prune -exec rm -rf {} + 2>/dev/null || true
 
 $(BIN)/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
@@ -227,10 +232,10 @@ $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)
 
 # The sum of each file is checked, but for torch, whose builds come from different places.
-$(INSTALLED): pyproject.toml constraints.txt requirements.lock | $(BIN)/python
+$(INSTALLED): pyproject.toml paper/pyproject.toml constraints.txt requirements.lock | $(BIN)/python
 	$(BIN)/python -m pip install --no-deps --require-hashes -r requirements.lock
 	$(BIN)/python -m pip install -c constraints.txt torch
-	$(BIN)/python -m pip install --no-deps --no-build-isolation -e .
+	$(BIN)/python -m pip install --no-deps --no-build-isolation -e . -e paper
 	touch $@
 
 # Tools of a release.
@@ -241,7 +246,7 @@ $(INSTALLED_RELEASE): Makefile
 
 # Apart from the rest: only `make docs` needs these.
 $(INSTALLED_DOCS): $(INSTALLED)
-	$(BIN)/python -m pip install -c constraints.txt -e '.[docs]'
+	$(BIN)/python -m pip install -c constraints.txt -e '.[docs]' -e paper
 	touch $@
 
 # Only `make test-browser` needs this.

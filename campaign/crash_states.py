@@ -336,7 +336,7 @@ def _look_at_checkpoint(root: Path) -> str:
 
 def _put(root: Path, *which: str) -> None:
     from directgp.experiments.store import Store
-    from tests.unit.experiments.paper.sweeps import finished, fit
+    from paper.tests.experiments.sweeps import finished, fit
 
     with Store(root / "fits.sqlite") as store:
         for method in which:
@@ -346,7 +346,7 @@ def _put(root: Path, *which: str) -> None:
 def _look_at_store(old: tuple[str, ...]) -> Callable[[Path], str]:
     def look(root: Path) -> str:
         from directgp.experiments.store import Store
-        from tests.unit.experiments.paper.sweeps import finished, fit
+        from paper.tests.experiments.sweeps import finished, fit
 
         with Store(root / "fits.sqlite") as store:
             whole = store._file._connection.execute("pragma integrity_check").fetchall()

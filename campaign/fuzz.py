@@ -173,7 +173,7 @@ def _card(place: Path) -> Callable[[bytes], object]:
 
 def _seed_stores(folder: Path) -> None:
     from directgp.experiments.store import Store
-    from tests.unit.experiments.paper.sweeps import finished, fit
+    from paper.tests.experiments.sweeps import finished, fit
 
     with Store(folder / "store") as store:
         store.put(finished(fit("vfe"), 0.1, model=b"model"))
@@ -182,7 +182,7 @@ def _seed_stores(folder: Path) -> None:
 
 def _store(place: Path) -> Callable[[bytes], object]:
     from directgp.experiments.store import Store
-    from tests.unit.experiments.paper.sweeps import fit
+    from paper.tests.experiments.sweeps import fit
 
     cells = [fit("vfe"), fit("fitc")]
 

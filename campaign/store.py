@@ -21,8 +21,8 @@ import numpy as np
 from campaign.trials import HELD, Trial
 from directgp.experiments import store as module
 from directgp.experiments.cell import Circumstances, Record
-from directgp.experiments.paper.cells import FitCell, FitOutcome
 from directgp.experiments.store import LEASE, RENEWAL, MergeCounts, Store
+from directgp_paper.experiments.cells import FitCell, FitOutcome
 
 SUMS = ("steps", "kills", "damages", "merges", "takeovers")
 

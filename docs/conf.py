@@ -1,6 +1,9 @@
 """Sphinx configuration; `make docs` builds the documentation."""
 
+import re
+import shutil
 from importlib.metadata import version as installed_version
+from pathlib import Path
 
 from sphinx.application import Sphinx
 
@@ -12,7 +15,7 @@ version = release
 
 extensions = ["myst_nb", "sphinx.ext.autodoc", "numpydoc"]
 # The tables are included in pages.
-exclude_patterns = ["_build", "tables"]
+exclude_patterns = ["_build", "tables", "paper/tables"]
 
 # A name in single backquotes is a link if it is known, and code otherwise.
 default_role = "py:obj"
@@ -41,6 +44,23 @@ html_copy_source = False
 smartquotes = False
 
 
+HERE = Path(__file__).parent
+
+
+def copy_paper_pages(app: Sphinx) -> None:
+    """Copy the pages of directgp_paper into docs/paper: Sphinx reads one folder."""
+    shutil.rmtree(HERE / "paper", ignore_errors=True)
+    shutil.copytree(HERE.parent / "paper" / "docs", HERE / "paper")
+
+
+def join_pages(app: Sphinx, page: str, source: list[str]) -> None:
+    """Change links between docs/ and paper/docs/, which are as in the repository."""
+    if page.startswith("paper/"):
+        source[0] = source[0].replace("](../../docs/", "](../")
+    else:
+        source[0] = re.sub(r"\]\(((?:\.\./)*)\.\./paper/docs/", r"](\1paper/", source[0])
+
+
 def drop_module_arguments(*event: object) -> tuple[str, object] | None:
     """Remove the arguments that a class without parameters inherits from `torch.nn.Module`."""
     signature, returns = event[-2:]
@@ -55,5 +75,7 @@ def skip_requests(*event: object) -> bool | None:
 
 def setup(app: Sphinx) -> None:
     """Register the functions above with Sphinx."""
+    app.connect("builder-inited", copy_paper_pages)
+    app.connect("source-read", join_pages)
     app.connect("autodoc-process-signature", drop_module_arguments)
     app.connect("autodoc-skip-member", skip_requests)

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from jaxtyping import config
@@ -34,7 +35,7 @@ AS_USERS_RUN_IT = ("benchmarks", "cli", "docs", "estimators", "examples", "froze
 @pytest.fixture
 def without_shape_checks() -> Iterator[None]:
     """As a user runs the library: the checks of the annotations are on in tests only."""
-    yield from _without_shape_checks()
+    yield from drop_shape_checks()
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -52,10 +53,11 @@ def _registered_names() -> Iterator[None]:
 @pytest.fixture(scope="module", autouse=True)
 def _as_users_run_it(request: pytest.FixtureRequest) -> Iterator[None]:
     folder = request.path.relative_to(Path(__file__).parent).parts[0]
-    yield from _without_shape_checks() if folder in AS_USERS_RUN_IT else (None,)
+    yield from drop_shape_checks() if folder in AS_USERS_RUN_IT else (None,)
 
 
-def _without_shape_checks() -> Iterator[None]:
+def drop_shape_checks() -> Iterator[None]:
+    """Switch the checks of the annotations off while the generator waits."""
     before = config.jaxtyping_disable
     config.update("jaxtyping_disable", True)
     yield
@@ -65,13 +67,13 @@ def _without_shape_checks() -> Iterator[None]:
 @pytest.fixture
 def without_drawing(monkeypatch: pytest.MonkeyPatch) -> None:
     """Reports with empty pictures: drawing takes seconds and has its own tests."""
+    monkeypatch.setattr("directgp.reports.compare.render", empty_picture)
+
+
+def empty_picture(picture: Any) -> Any:
+    """Take the place of `directgp.plots.render`."""
     # Imported here: the checks above have to be in place before the package is imported.
-    from directgp.plots.rendering import Picture, RenderedPicture
+    from directgp.plots import RenderedPicture
 
     empty = '<svg viewBox="0 0 1 1"></svg>'
-
-    def render(picture: Picture) -> RenderedPicture:
-        return RenderedPicture(picture, b"", empty, empty, empty, empty)
-
-    monkeypatch.setattr("directgp.reports.compare.render", render)
-    monkeypatch.setattr("directgp.reports.paper.render", render)
+    return RenderedPicture(picture, b"", empty, empty, empty, empty)

@@ -1,7 +1,7 @@
 """Write the tables of the page "The paper, rerun" from the results that are kept beside it.
 
-``python tools/paper_tables.py`` reads ``docs/reproduction/results.parquet``, and writes
-``docs/tables/reproduction_*.md``.
+``python tools/paper_tables.py`` reads ``paper/docs/reproduction/results.parquet``, and writes
+``paper/docs/tables/reproduction_*.md``.
 """
 
 import math
@@ -12,7 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from directgp.experiments.paper.cells import (
+from directgp.text import number, with_error
+from directgp_paper.experiments.cells import (
     AIRLINE,
     EXACT,
     PAPER_METHODS,
@@ -20,20 +21,19 @@ from directgp.experiments.paper.cells import (
     FitCell,
     Results,
 )
-from directgp.experiments.paper.claims import CLAIMS
-from directgp.experiments.paper.claims.base import Assessment, ClaimReading
-from directgp.experiments.paper.claims.fits import (
+from directgp_paper.experiments.claims import CLAIMS
+from directgp_paper.experiments.claims.base import Assessment, ClaimReading
+from directgp_paper.experiments.claims.fits import (
     CLASSIFICATION_SETS,
     COUNT_SETS,
     REGRESSION_SETS,
 )
-from directgp.experiments.paper.claims.runs import AnyRecord, over_repeats
-from directgp.experiments.paper.run import read_parquet
-from directgp.experiments.paper.sweep import SMALL_SET
-from directgp.reports.paper import evidence
-from directgp.text import number, with_error
+from directgp_paper.experiments.claims.runs import AnyRecord, over_repeats
+from directgp_paper.experiments.run import read_parquet
+from directgp_paper.experiments.sweep import SMALL_SET
+from directgp_paper.reports.page import evidence
 
-DOCS = Path(__file__).parents[1] / "docs"
+DOCS = Path(__file__).parents[1] / "paper" / "docs"
 ARCHIVE = DOCS / "reproduction" / "results.parquet"
 
 _PROTOCOLS = ("paper", "best")

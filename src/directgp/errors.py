@@ -9,6 +9,26 @@ from typing import Any, NamedTuple, NoReturn
 
 from directgp.text import first_problems, joined, visible
 
+__all__ = [
+    "CheckpointError",
+    "DirectGPError",
+    "DirectGPWarning",
+    "InvalidInputError",
+    "InvalidTableError",
+    "LostProcessError",
+    "MissingExtraError",
+    "ModelFileError",
+    "NumericalError",
+    "StoreError",
+    "TableProblem",
+    "UnsupportedError",
+    "cause_of",
+    "refuse",
+    "require",
+    "require_all",
+    "require_extra",
+]
+
 
 class DirectGPError(Exception):
     """Base class of all errors that directgp raises on purpose."""

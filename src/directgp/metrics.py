@@ -22,6 +22,27 @@ from directgp.predictive import (
 from directgp.predictive.moments import class_log_probabilities
 from directgp.shapes import Marginals, Row
 
+__all__ = [
+    "BINS",
+    "BRIER",
+    "COVERAGE",
+    "COVERED",
+    "CRPS",
+    "ECE",
+    "ERROR",
+    "MRE",
+    "MSE",
+    "NLL",
+    "RMSE",
+    "SCORES",
+    "Judged",
+    "Reliability",
+    "Score",
+    "judge",
+    "one_against_rest",
+    "reliability",
+]
+
 Column = NDArray[np.float64]
 Chances = Float[Tensor, "n c"]
 

@@ -10,6 +10,8 @@ from multiprocessing.context import BaseContext
 from types import FrameType
 from typing import NoReturn
 
+__all__ = ["start_server"]
+
 _IMPORTED = ["directgp.experiments.comparison"]
 
 

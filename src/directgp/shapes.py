@@ -5,6 +5,15 @@ from dataclasses import dataclass
 from jaxtyping import Bool, Float, Num
 from torch import Tensor
 
+__all__ = [
+    "BatchedRow",
+    "Inputs",
+    "Marginals",
+    "Row",
+    "Targets",
+    "Values",
+]
+
 # Axis names in shape annotations:
 #
 # n       examples of the batch

@@ -10,6 +10,18 @@ from collections.abc import Iterable, Mapping, Sequence
 from difflib import get_close_matches
 from typing import Any
 
+__all__ = [
+    "duration",
+    "joined",
+    "number",
+    "one_line",
+    "p_value",
+    "plural",
+    "suggestion",
+    "text_table",
+    "with_error",
+]
+
 _MAX_DECIMALS = 6
 """Numbers that need more decimals are written with a power of ten."""
 

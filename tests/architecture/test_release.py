@@ -12,6 +12,7 @@ from zipfile import ZipFile
 import pytest
 
 import directgp
+import directgp_paper
 
 SOURCE = Path(directgp.__file__).parent
 ROOT = SOURCE.parents[1]
@@ -65,6 +66,13 @@ def test_the_version_is_that_of_the_changelog_and_of_the_citation() -> None:
         re.findall(r'^date-released: "?([\d-]+)"?$', citation, re.MULTILINE)[0],
     )
     assert f"\nversion: {directgp.__version__}\n" in citation
+
+
+def test_the_papers_package_has_the_same_version() -> None:
+    project = tomllib.loads((ROOT / "paper/pyproject.toml").read_text(encoding="utf-8"))["project"]
+    assert directgp_paper.__version__ == directgp.__version__
+    assert project["dependencies"] == [f"directgp[cli]=={directgp.__version__}"]
+    assert (ROOT / "paper/LICENSE").read_bytes() == (ROOT / "LICENSE").read_bytes()
 
 
 def test_the_wheel_has_the_package_and_nothing_else(tmp_path: Path) -> None:

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from directgp.reports.compare import write_report
-from directgp.reports.paper import write_reproduction
+from directgp_paper.reports.page import write_reproduction
+from paper.tests.reports.conftest import with_failures
+from paper.tests.reports.made import SMALL, reproduction, results
 from tests.unit.reports.made import Recipe, comparison
-from tests.unit.reports.paper.conftest import with_failures
-from tests.unit.reports.paper.made import SMALL, reproduction, results
 
 NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 

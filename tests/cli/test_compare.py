@@ -18,8 +18,8 @@ from directgp.cli import output_paths
 from directgp.experiments import engine
 from directgp.experiments.store import Store
 from directgp.reports import compare as compare_report
+from paper.tests.experiments import sweeps
 from tests.cli.running import class_table, count_table, regression_table, run, write_csv
-from tests.unit.experiments.paper import sweeps
 
 SHORT = ("--repeats", "2", "--betas", "4,1", "--inducing", "5", "--max-iter", "2")
 QUICK = (*SHORT, "--likelihood", "gaussian", "--kernel", "rbf", "--ard")

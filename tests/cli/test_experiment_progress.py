@@ -13,7 +13,7 @@ from directgp.cli.experiment import ProgressDisplay, show_progress
 from directgp.cli.terminal import Terminal
 from directgp.experiments.cell import Circumstances, Record
 from directgp.experiments.workers import FailedJob, WorkerStatus
-from tests.unit.experiments.paper import sweeps
+from paper.tests.experiments import sweeps
 from tests.unit.reports.made import Recipe, comparison
 
 HERE = Circumstances.here("cpu")

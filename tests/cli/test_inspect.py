@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from directgp import load
-from directgp.datasets.paper import PAPER
 from directgp.datasets.sources import embedded
 from directgp.estimators.summary import facts_of, summary_text
+from directgp_paper.datasets import PAPER
 from tests.cli.running import class_table, run, write_csv
 
 

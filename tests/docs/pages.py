@@ -6,6 +6,9 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
 
+PAPER_DOCS = ROOT / "paper" / "docs"
+"""Pages of directgp_paper, which the build copies to docs/paper."""
+
 
 def text_of(path: Path) -> str:
     """Return the Markdown of a page, or that of a notebook, with its code in ``{code-cell}``s."""

@@ -23,12 +23,12 @@ def defined(path: Path) -> set[str]:
 
 @pytest.mark.parametrize(("file", "function"), FUNCTIONS)
 def test_functions_exist(file: str, function: str) -> None:
-    assert function in defined(SOURCE / file)
+    assert function in defined(ROOT / file if file.startswith("paper/") else SOURCE / file)
 
 
 @pytest.mark.parametrize("file", sorted(set(FILES)))
 def test_files_exist(file: str) -> None:
-    folders = [ROOT, SOURCE, SOURCE / "experiments/paper/claims"]
+    folders = [ROOT, SOURCE, ROOT / "paper/src/directgp_paper/experiments/claims"]
     assert any((folder / file).is_file() for folder in folders)
 
 

@@ -16,10 +16,10 @@ import pytest
 from markdown_it import MarkdownIt
 from markdown_it.token import Token
 
-from tests.docs.pages import DOCS, ROOT, text_of
+from tests.docs.pages import DOCS, PAPER_DOCS, ROOT, text_of
 
-_NOT_PAGES = {"_build", "tables"}
-"""Folders of docs/ without pages, as in `exclude_patterns`."""
+_NOT_PAGES = {"_build", "paper", "tables"}
+"""Folders of docs/ and paper/docs/ without pages of their own, as in `exclude_patterns`."""
 
 _EXTERNAL = re.compile(r"[a-z][a-z0-9+.-]*:|//")
 _FRONT_MATTER = re.compile(r"\A---\n.*?\n---\n", re.DOTALL)
@@ -125,12 +125,17 @@ def not_in_menus(pages: dict[Path, Page], first: Path) -> list[str]:
         if path in pages and path not in reached:
             reached.add(path)
             waiting += [each for entry in pages[path].menu for each in _files(path, entry)]
-    return sorted(str(p) for p in pages if p.is_relative_to(first.parent) and p not in reached)
+    folders = [first.parent, PAPER_DOCS] if first.parent == DOCS else [first.parent]
+    inside = [path for path in pages if any(map(path.is_relative_to, folders))]
+    return sorted(str(path) for path in inside if path not in reached)
 
 
 def _files(path: Path, entry: str) -> list[Path]:
     """Return the files that an entry of a menu may mean: a page or a notebook."""
-    return [(path.parent / f"{entry}{suffix}").resolve() for suffix in (".md", ".ipynb")]
+    folder = path.parent
+    if folder == DOCS and entry.startswith("paper/"):
+        folder, entry = PAPER_DOCS, entry.removeprefix("paper/")
+    return [(folder / f"{entry}{suffix}").resolve() for suffix in (".md", ".ipynb")]
 
 
 def wrong_entries(pages: dict[Path, Page]) -> list[str]:
@@ -148,10 +153,11 @@ def pages() -> dict[Path, Page]:
     """Return the pages of docs/ and the README and similar files, with all headings as anchors."""
     found = re.search(r"^myst_heading_anchors = (\d)$", (DOCS / "conf.py").read_text(), re.M)
     assert found is not None
-    levels = {path: 6 for path in ROOT.glob("*.md")}
-    for path in sorted([*DOCS.rglob("*.md"), *DOCS.rglob("*.ipynb")]):
-        if path.relative_to(DOCS).parts[0] not in _NOT_PAGES:
-            levels[path] = int(found[1])
+    levels = {path: 6 for path in [*ROOT.glob("*.md"), ROOT / "paper" / "README.md"]}
+    for folder in (DOCS, PAPER_DOCS):
+        for path in sorted([*folder.rglob("*.md"), *folder.rglob("*.ipynb")]):
+            if path.relative_to(folder).parts[0] not in _NOT_PAGES:
+                levels[path] = int(found[1])
     return {path: read(text_of(path), levels[path]) for path in levels}
 
 
@@ -174,7 +180,8 @@ def test_pages_are_read(pages: dict[Path, Page]) -> None:
 
 
 def test_pictures_are_small() -> None:
-    sizes = {path.name: path.stat().st_size for path in DOCS.glob("images/**/*.png")}
+    paths = [*DOCS.glob("images/**/*.png"), *PAPER_DOCS.glob("images/**/*.png")]
+    sizes = {path.name: path.stat().st_size for path in paths}
     assert len(sizes) >= 13 and max(sizes.values()) < 200_000, "for everyone who clones"
 
 

@@ -6,7 +6,6 @@ import numpy as np
 import pandas as pd
 
 _ROWS = 60
-_PAPER_ROWS = 200
 
 
 def write_tables(folder: Path) -> None:
@@ -26,24 +25,10 @@ def write_tables(folder: Path) -> None:
         "count": {"x": inputs["x"], "hours": hours.round(2), "k": k},
     }
     for name, columns in tables.items():
-        _write(folder / f"{name}.csv", columns)
+        write_table(folder / f"{name}.csv", columns)
 
 
-def write_paper_tables(folder: Path) -> None:
-    """Write tables with the names of data sets of the paper, and other rows."""
-    random = np.random.default_rng(1)
-    X = random.normal(size=(_PAPER_ROWS, 2)).round(4)
-    f = np.sin(2 * X[:, 0])
-    targets = {
-        "pol": (f + 0.1 * random.normal(size=_PAPER_ROWS)).round(4),
-        "banana": (f + 0.3 * random.normal(size=_PAPER_ROWS) > 0).astype(int),
-        "airline": (f + random.normal(size=_PAPER_ROWS) > 0).astype(int),
-        "abalone": random.poisson(np.exp(1 + f)),
-    }
-    for name, y in targets.items():
-        _write(folder / f"{name}.csv", {"a": X[:, 0], "b": X[:, 1], "y": y})
-
-
-def _write(path: Path, columns: dict[str, object]) -> None:
+def write_table(path: Path, columns: dict[str, object]) -> None:
+    """Write a table as CSV."""
     path.parent.mkdir(parents=True, exist_ok=True)
     pd.DataFrame(columns).to_csv(path, index=False, lineterminator="\n")

@@ -19,29 +19,31 @@ from tests.frozen.program import app
 
 PACKAGES = (
     "directgp",
+    "directgp.cli",
     "directgp.datasets",
-    "directgp.datasets.paper",
     "directgp.datasets.streams",
     "directgp.diagnostics",
     "directgp.errors",
     "directgp.estimators",
+    "directgp.experiments",
     "directgp.interop.botorch",
     "directgp.interop.gpytorch",
     "directgp.likelihoods",
     "directgp.log_expectations",
     "directgp.metrics",
     "directgp.objectives",
+    "directgp.plots",
     "directgp.posteriors",
     "directgp.predictive",
+    "directgp.processes",
+    "directgp.reports",
     "directgp.shapes",
+    "directgp.text",
     "directgp.training",
 )
 """Public packages and modules; the others hold what users do not import."""
 
 _PLAIN = (bool, int, float, str, Path, type(None))
-_HELPERS = ("refuse", "require")
-"""Functions beside the error classes that users do not call."""
-
 _NO_BASES = ("object", "ABC", "Generic")
 
 Document = dict[str, Any]
@@ -83,7 +85,6 @@ def _names(package: ModuleType) -> list[str]:
         name
         for name, value in vars(package).items()
         if not name.startswith("_")
-        and name not in _HELPERS
         and (name.isupper() or getattr(value, "__module__", "") == package.__name__)
     )
 

@@ -1,4 +1,4 @@
-"""Reports of `compare` and `reproduce`, made anew from a store that has every result."""
+"""Reports, made anew from a store that has every result."""
 
 import hashlib
 import platform
@@ -12,16 +12,23 @@ from typing import Any
 
 import pyarrow.parquet
 
-from tests.frozen.golden import FOLDER, read_json
+from tests.frozen.golden import (
+    FOLDER,
+    assert_same_document,
+    assert_same_text,
+    read_json,
+    read_text,
+)
 from tests.frozen.pages import page_text
 from tests.frozen.program import Answer, run
 
 DATA = FOLDER / "data"
-PAPER_DATA = FOLDER / "paper_data"
 
 _MASK = "(masked)"
 _VARYING = ("versions", "machine", "began", "seconds")
 """Entries of a document that belong to the run of the test, not to the results."""
+
+TOLERANCE = 1e-9
 
 _STORED = ("cell", "outcome", "arrays")
 """Columns of `results.parquet` that repeat what the store has."""
@@ -80,22 +87,6 @@ COMPARE = {
         *("--likelihood", "poisson", "--ard"),
     ),
 }
-
-OLD_REPRODUCE = FOLDER / "reproduce" / "cells.sqlite.gz"
-"""Cells of an older sweep, most of which have changed since."""
-
-REPRODUCE = Case(
-    folder=FOLDER / "reproduce_2",
-    words=(
-        *("reproduce", "--scale", "smoke", "--data-dir", ".", "--no-download"),
-        *("--dataset", "abalone", "--dataset", "airline", "--dataset", "banana"),
-        *("--dataset", "pol", "--engine", "inline", "--out", "report"),
-    ),
-    store="cells.sqlite",
-    document="verdicts.json",
-    tables=PAPER_DATA,
-)
-"""All kinds of cells and all claims, on made-up rows under the names of four data sets."""
 
 
 def prepare(case: Case, here: Path) -> None:
@@ -163,6 +154,22 @@ def store_rows(path: Path) -> dict[str, str]:
                 f"select key, cell, outcome, model, {_ARRAYS[name]} from {name}"
             )
         }
+
+
+def check_report(case: Case, here: Path, remedy: str) -> None:
+    """Make the report of a store, and compare all that it says with the golden files."""
+    prepare(case, here)
+    store = here / "report" / case.store
+    before = store_rows(store)
+    answer = make_report(case, "--resume")
+    # A fit that is run again is written again, with other seconds.
+    assert before and store_rows(store) == before
+    golden = read_json(case.folder / "results.json")
+    assert_same_document(result_rows(here), golden, TOLERANCE, remedy)
+    golden = read_json(case.folder / case.document)
+    assert_same_document(masked_document(case, here), golden, TOLERANCE, remedy)
+    assert_same_text(masked_page(case, here), read_text(case.folder / "page.txt"), remedy)
+    assert_same_text(answer.out, read_text(case.folder / "printed.txt"), remedy)
 
 
 # The store of `compare` finds a fit by versions and cell: that of other versions is no use to it.

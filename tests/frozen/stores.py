@@ -3,8 +3,8 @@
 from pathlib import Path
 
 from directgp.experiments.store import Store
+from paper.tests.experiments.sweeps import finished, fit
 from tests.frozen.golden import FOLDER
-from tests.unit.experiments.paper.sweeps import finished, fit
 
 CHECKSUMS = FOLDER / "store_1002" / "cells.sqlite.gz"
 

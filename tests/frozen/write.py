@@ -16,7 +16,7 @@ beside these under other names. A file that exists is not replaced:
 
 ``data``, ``model_files``, ``model_folder``, ``checkpoints``, ``stores``
     Tables, model files, folders of `directgp fit`, checkpoints with the end of their runs, and
-    stores of `compare` and `reproduce`.
+    stores of `compare`.
 
 ``all`` writes the files that are missing, and then all answers.
 """
@@ -35,15 +35,13 @@ import torch
 import directgp
 from tests.frozen.checkpoints import CHECKPOINTS, RUNS, STOPPED_AT, Watch, described, run
 from tests.frozen.golden import FOLDER, pack, read_json, unpack, write_json, write_text
-from tests.frozen.made_data import write_paper_tables, write_tables
+from tests.frozen.made_data import write_tables
 from tests.frozen.model_folder import MODEL_FOLDERS, copy_folder, fit_folder, inspected, predicted
 from tests.frozen.models import FITS, MODELS, ask, attributes, fit, path_of, summary
 from tests.frozen.public_names import describe_all, fitted_attributes
 from tests.frozen.reports import (
     COMPARE,
     DATA,
-    PAPER_DATA,
-    REPRODUCE,
     Case,
     make_report,
     masked_document,
@@ -54,9 +52,6 @@ from tests.frozen.reports import (
 )
 from tests.frozen.stores import CHECKSUMS, write_store
 
-CASES = (*COMPARE.values(), REPRODUCE)
-
-
 # Files: written once.
 
 
@@ -64,8 +59,6 @@ def data() -> None:
     """Write the tables."""
     if not DATA.exists():
         write_tables(DATA)
-    if not PAPER_DATA.exists():
-        write_paper_tables(PAPER_DATA)
 
 
 def model_files() -> None:
@@ -102,19 +95,24 @@ def stores() -> None:
         with working_folder() as here:
             write_store(here / "store")
             pack(here / "store", CHECKSUMS)
-    for case in CASES:
-        if not case.packed_store.exists():
-            with working_folder() as here:
-                prepare(case, here)
-                make_report(case)
-                store = here / "report" / case.store
-                with closing(sqlite3.connect(store)) as file:
-                    file.execute("vacuum")
-                pack(store, case.packed_store)
-                document = read_json(here / "report" / case.document)
-                if "versions" in document:
-                    versions = document["versions"]
-                    write_ordered_versions(case, versions)
+    for case in COMPARE.values():
+        store_of(case)
+
+
+def store_of(case: Case) -> None:
+    """Run the command of a case, and pack its store."""
+    if case.packed_store.exists():
+        return
+    with working_folder() as here:
+        prepare(case, here)
+        make_report(case)
+        store = here / "report" / case.store
+        with closing(sqlite3.connect(store)) as file:
+            file.execute("vacuum")
+        pack(store, case.packed_store)
+        document = read_json(here / "report" / case.document)
+        if "versions" in document:
+            write_ordered_versions(case, document["versions"])
 
 
 def write_ordered_versions(case: Case, versions: dict[str, str]) -> None:
@@ -147,17 +145,23 @@ def model_answers() -> None:
 
 def reports() -> None:
     """Write what the reports of the stores say."""
-    for case in CASES:
-        with working_folder() as here:
-            prepare(case, here)
-            store = unpack(case.packed_store, here / "report" / case.store)
-            if case is not REPRODUCE:
-                set_versions(store, read_json(case.folder / "versions.json"))
-            answer = make_report(case, "--resume")
-            write_json(case.folder / "results.json", result_rows(here))
-            write_json(case.folder / case.document, masked_document(case, here))
-            write_text(case.folder / "page.txt", masked_page(case, here))
-            write_text(case.folder / "printed.txt", answer.out)
+    for case in COMPARE.values():
+        answers_of(case)
+
+
+def answers_of(case: Case) -> None:
+    """Write what the report of a case says."""
+    with working_folder() as here:
+        prepare(case, here)
+        store = unpack(case.packed_store, here / "report" / case.store)
+        versions = case.folder / "versions.json"
+        if versions.exists():
+            set_versions(store, read_json(versions))
+        answer = make_report(case, "--resume")
+        write_json(case.folder / "results.json", result_rows(here))
+        write_json(case.folder / case.document, masked_document(case, here))
+        write_text(case.folder / "page.txt", masked_page(case, here))
+        write_text(case.folder / "printed.txt", answer.out)
 
 
 @contextmanager

@@ -1,53 +1,61 @@
 """The command `directgp datasets`: list the data sets that can be named."""
 
 from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
 
 from directgp.cli.options import DataDir
 from directgp.cli.terminal import Debug, Json, Terminal, plain_table
 
-_PAPER_FACTS = (
-    *("name", "task", "rows", "features", "num_inducing"),
-    *("target", "licence", "source", "url", "differences"),
-)
+if TYPE_CHECKING:
+    from directgp.datasets.catalogues import Catalogue
 
 
 def datasets(data_dir: DataDir = None, json: Json = False, debug: Debug = False) -> None:
     """List the data sets that can be named."""
-    from directgp.datasets.paper import PAPER
+    from directgp.datasets.catalogues import catalogues
     from directgp.datasets.sources import data_folder, embedded, find_in_folder, in_folder
 
     terminal = Terminal(json=json)
     folder = data_folder(data_dir)
     held = in_folder(folder) if folder is not None else ()
-    paths = {name: find_in_folder(name, folder) for name in PAPER}
-    files = {name: None if file is None else file.name for name, file in paths.items()}
-    paper = [
-        {fact: getattr(facts, fact) for fact in _PAPER_FACTS}
-        | {"file": files[name], "where": facts.where_from}
-        for name, facts in PAPER.items()
-    ]
-    terminal.answer(
-        {"datasets": [asdict(dataset) for dataset in (*embedded(), *held)], "paper": paper}
-    )
+    listed = catalogues()
+    files: dict[str, str | None] = {}
+    for catalogue in listed:
+        for entry in catalogue.entries:
+            file = find_in_folder(entry.name, folder)
+            files[entry.name] = None if file is None else file.name
+    document: dict[str, Any] = {"datasets": [asdict(each) for each in (*embedded(), *held)]}
+    for catalogue in listed:
+        document[catalogue.name] = [
+            {"name": entry.name, **entry.facts, "file": files[entry.name], "where": entry.where}
+            for entry in catalogue.entries
+        ]
+    terminal.answer(document)
     heads = ("name", "task", "rows", "features", "target", "about")
-    for title, listed in (("Embedded", embedded()), (f"In {folder}", held)):
-        rows = [[_text(getattr(dataset, head)) for head in heads] for dataset in listed]
+    for title, infos in (("Embedded", embedded()), (f"In {folder}", held)):
+        rows = [[_text(getattr(info, head)) for head in heads] for info in infos]
         if rows:
             terminal.show(plain_table(title, heads, rows, ("rows", "features")))
             terminal.show("")
-    rows = [
-        [
-            *(name, facts.task, facts.size, str(facts.num_inducing)),
-            f"in the data folder: {files[name]}" if files[name] else facts.where_from,
-        ]
-        for name, facts in PAPER.items()
-    ]
-    title = "Of the paper: rows × features, M inducing inputs, and where the numbers come from"
-    terminal.show(plain_table(title, ("name", "task", "size", "M", "where"), rows, ("size", "M")))
+    for catalogue in listed:
+        _show(catalogue, files, terminal)
+    if not listed:
+        terminal.note("The paper's data sets are listed after: pip install 'directgp[paper]'")
     if folder is None:
         terminal.note("Name a folder by --data-dir or DIRECTGP_DATA to see the tables in it.")
     elif not held:
         terminal.note(f"There are no tables in {folder}.")
+
+
+def _show(catalogue: "Catalogue", files: dict[str, str | None], terminal: Terminal) -> None:
+    """Print the table of a catalogue."""
+    heads = ("name", *catalogue.entries[0].cells, "where")
+    rows = []
+    for entry in catalogue.entries:
+        file = files[entry.name]
+        where = f"in the data folder: {file}" if file else entry.where
+        rows.append([entry.name, *entry.cells.values(), where])
+    terminal.show(plain_table(catalogue.title, heads, rows, catalogue.numeric))
 
 
 def _text(value: str | int | None) -> str:

@@ -4,14 +4,16 @@ from directgp.errors import require_extra
 
 require_extra("directgp.datasets", "cli", "psutil", "pyarrow")
 
+from directgp.datasets.catalogues import Catalogue, CatalogueEntry
 from directgp.datasets.columns import complete_rows
-from directgp.datasets.embedded import DatasetInfo
+from directgp.datasets.embedded import DatasetInfo, ringnorm, twonorm
 from directgp.datasets.encoding import Encoding
 from directgp.datasets.problem import TASKS, Problem, prepare
 from directgp.datasets.sources import (
     Source,
     data_folder,
     embedded,
+    find_in_folder,
     in_folder,
     load_embedded,
     open_problem,
@@ -24,6 +26,8 @@ from directgp.registry import Task
 
 __all__ = [
     "TASKS",
+    "Catalogue",
+    "CatalogueEntry",
     "DatasetInfo",
     "Encoding",
     "Problem",
@@ -33,6 +37,7 @@ __all__ = [
     "complete_rows",
     "data_folder",
     "embedded",
+    "find_in_folder",
     "guess_task",
     "in_folder",
     "load_embedded",
@@ -41,4 +46,6 @@ __all__ = [
     "prepare",
     "prepare_source",
     "read_table",
+    "ringnorm",
+    "twonorm",
 ]

@@ -9,6 +9,7 @@ from typing import Any, NoReturn, final
 import pyarrow as pa
 from typing_extensions import override
 
+from directgp.datasets.catalogues import PAPER_SETS, catalogues
 from directgp.datasets.dialect import Reading
 from directgp.datasets.embedded import EMBEDDED, DatasetInfo
 from directgp.datasets.encoding import Encoding
@@ -122,17 +123,19 @@ def find_in_folder(data: str, folder: Path | None) -> Path | None:
 
 def _refuse_unknown(data: str, folder: Path | None) -> NoReturn:
     """Raise `InvalidInputError` for data that is neither a file nor a known name."""
-    # Import here: the paper's data sets are opened with functions of this module.
-    from directgp.datasets.paper.sets import PAPER
-
     path = Path(data)
     if os.path.exists(path) or path.parent != Path("."):
         open_table(path)
     allowed = "a file that exists or the name of a data set"
-    if data in PAPER:
-        facts = PAPER[data]
+    for catalogue in catalogues():
+        for entry in catalogue.entries:
+            if entry.name == data:
+                got = f"{data!r}, {catalogue.described}, which does not come with directgp"
+                refuse("DATA", allowed, got, entry.remedy)
+    if data in PAPER_SETS:
         got = f"{data!r}, one of the paper's data sets, which does not come with directgp"
-        refuse("DATA", allowed, got, f"{facts.remedy} Its source: {facts.source}, {facts.url}")
+        remedy = "The package directgp-paper knows its source. Run: pip install 'directgp[paper]'."
+        refuse("DATA", allowed, got, remedy)
     stored = tables_in(folder) if folder else []
     files = [file.name for file in (*tables_in(path.parent), *stored)]
     names = [] if suffix_of(data) else [*EMBEDDED, *map(stem_of, stored)]

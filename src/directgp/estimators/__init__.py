@@ -3,15 +3,19 @@
 from directgp.estimators.classifier import SparseGPClassifier
 from directgp.estimators.count_regressor import SparseGPCountRegressor
 from directgp.estimators.explanations import FeatureRelevance, partial_dependence
+from directgp.estimators.preprocessing import ColumnScaling
 from directgp.estimators.regressor import SparseGPRegressor
 from directgp.estimators.saving import load
 from directgp.estimators.scorers import get_scorer, neg_coverage_error, neg_nll
+from directgp.estimators.settings import device_of
 
 __all__ = [
+    "ColumnScaling",
     "FeatureRelevance",
     "SparseGPClassifier",
     "SparseGPCountRegressor",
     "SparseGPRegressor",
+    "device_of",
     "get_scorer",
     "load",
     "neg_coverage_error",

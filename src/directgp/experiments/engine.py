@@ -11,7 +11,6 @@ from typing import Any, Generic, final
 from directgp.datasets.problem import Problem
 from directgp.errors import DirectGPError, StoreError
 from directgp.experiments.cell import C, Record, with_starts
-from directgp.experiments.fit import CellData
 from directgp.experiments.store import Store, StoreView
 from directgp.experiments.workers import Call, FailedJob, OpenPool, Pool, WorkerStatus
 
@@ -60,7 +59,9 @@ class Runner(Generic[C]):
 
     store: Store
     problem_of: Callable[[C], Problem]
-    rows: Callable[[C, Problem], CellData]
+    rows: Callable[[C, Problem], Any]
+    """Returns the data of a cell, as `function` takes them."""
+
     function: Callable[..., Record[C, Any]]
     """Runs a cell: called with cell, data, the model of the cell's `start`, and `monitors`. Like
     `rows` it is defined at the top level of a module, to be sent to workers."""

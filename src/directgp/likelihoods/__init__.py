@@ -1,11 +1,11 @@
 """Likelihoods p(y given f), one family a file."""
 
-from directgp.likelihoods.base import Derivatives, Likelihood
+from directgp.likelihoods.base import Derivatives, Likelihood, UnimodalInF
 from directgp.likelihoods.bernoulli import Logistic, Probit
 from directgp.likelihoods.beta import Beta
 from directgp.likelihoods.binomial import Binomial
 from directgp.likelihoods.conway_maxwell import ConwayMaxwellPoisson
-from directgp.likelihoods.counts import NegativeBinomial, Poisson
+from directgp.likelihoods.counts import NegativeBinomial, Poisson, PoissonExp, PoissonSoftplus
 from directgp.likelihoods.gamma import Gamma
 from directgp.likelihoods.gaussian import Gaussian, GaussianKnownNoise
 from directgp.likelihoods.heteroscedastic import HeteroscedasticGaussian
@@ -31,11 +31,14 @@ __all__ = [
     "NegativeBinomial",
     "OrderedProbit",
     "Poisson",
+    "PoissonExp",
+    "PoissonSoftplus",
     "Probit",
     "RobustMax",
     "Softmax",
     "StudentT",
     "Tobit",
+    "UnimodalInF",
     "ZeroInflatedNegativeBinomial",
     "ZeroInflatedPoisson",
 ]

@@ -242,6 +242,23 @@ def build_hat(examples: FlatExamples, peak: Peak) -> Hat:
     return Hat(peak.delta, peak.height + excess, *meets, *scale)
 
 
+def proposals_per_draw(examples: FlatExamples, log_expectations: Row) -> Row:
+    """Return the expected proposals of one draw by the default sampler of `ProductSampling`.
+
+    They are the area under the hat over the area under the density, or 1 for a likelihood whose q̃
+    is drawn without rejection. The likelihood is log-concave; `log_expectations` is log E_q[p] of
+    each example.
+    """
+    likelihood, y, _, variance = examples
+    if isinstance(likelihood, ExactProductSampler):
+        return torch.ones_like(variance)
+    hat = build_hat(examples, peak_of(*examples))
+    log_area = hat.cap + torch.log(hat.left_scale + hat.left + hat.right + hat.right_scale)
+    # The density is e^{h}, without log p's part that is free of f and without 1/√(2πv).
+    log_constant = 0.5 * torch.log(2 * math.pi * variance) - likelihood.log_base(y)
+    return torch.exp(log_area - (log_expectations + log_constant))
+
+
 def propose_from_hat(
     examples: FlatExamples, hat: Hat, tries: int, generator: Generator
 ) -> Proposals:

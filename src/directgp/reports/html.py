@@ -23,22 +23,44 @@ PAPER = (
 )
 
 
-def render_page(name: str, styles: Sequence[str], /, **values: Any) -> str:
-    """Return a page without links to other files; all values are escaped."""
+_PACKAGE = "directgp.reports"
+"""Its folder ``templates`` has what all reports share."""
+
+
+def render_page(name: str, styles: Sequence[str], /, package: str = _PACKAGE, **values: Any) -> str:
+    """Return a page without links to other files; all values are escaped.
+
+    Parameters
+    ----------
+    name : str
+        Template of the page; it may extend ``base.html``.
+    styles : sequence of str
+        Style sheets, such as ``report.css``.
+    package : str
+        Package with a folder ``templates``, in which files are looked up first.
+    values
+        Values of the template, and `title` and others that ``base.html`` needs.
+    """
+
+    def template_file(file: str) -> str:
+        folders = (files(each).joinpath("templates") for each in (package, _PACKAGE))
+        found = next(path for folder in folders if (path := folder.joinpath(file)).is_file())
+        return found.read_text(encoding="utf-8")
+
     environment = Environment(
         autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
-        loader=FunctionLoader(_template_file),
+        loader=FunctionLoader(template_file),
         finalize=_visible,
     )
     environment.globals.update(
         data_uri=data_uri, dimensions=dimensions, joined=joined, plural=plural, paper=PAPER
     )
-    script = _template_file("report.js")
+    script = template_file("report.js")
     # Styles and script are files of the package, without text of users.
-    style = Markup("\n".join(map(_template_file, styles)))  # nosec
+    style = Markup("\n".join(map(template_file, styles)))  # nosec
     return environment.get_template(name).render(
         **values,
         style=style,
@@ -51,10 +73,6 @@ def render_page(name: str, styles: Sequence[str], /, **values: Any) -> str:
 def _visible(value: Any) -> Any:
     is_text = isinstance(value, str) and not isinstance(value, Markup)
     return visible(value, keep="\n") if is_text else value
-
-
-def _template_file(name: str) -> str:
-    return files("directgp.reports").joinpath("templates", name).read_text(encoding="utf-8")
 
 
 def damaged_sentence(rows: int) -> str:

@@ -1,6 +1,6 @@
 """Training: to the optimum of an objective, with a reason for stopping."""
 
-from directgp.training.beta_path import beta_path
+from directgp.training.beta_path import beta_grid, beta_path
 from directgp.training.callbacks import (
     Cancel,
     EvaluationBudget,
@@ -13,6 +13,7 @@ from directgp.training.checkpoint import Checkpoints
 from directgp.training.distributed import Processes
 from directgp.training.result import (
     BetaPath,
+    Failure,
     PathPoint,
     Progress,
     StageResult,
@@ -29,6 +30,7 @@ __all__ = [
     "Cancel",
     "Checkpoints",
     "EvaluationBudget",
+    "Failure",
     "Folds",
     "Given",
     "History",
@@ -48,6 +50,7 @@ __all__ = [
     "Stop",
     "TimeBudget",
     "TrainingResult",
+    "beta_grid",
     "beta_path",
     "train",
     "train_stream",

@@ -14,13 +14,13 @@ import pytest
 from directgp.datasets.problem import Problem
 from directgp.errors import InvalidInputError, StoreError
 from directgp.experiments.cell import Cell, Record
-from directgp.experiments.paper.cells import PaperCell, PaperRecord
-from directgp.experiments.paper.fits import paper_rows
-from directgp.experiments.paper.run import run_sweep
 from directgp.experiments.store import Store
 from directgp.experiments.workers import Call, FailedJob, InProcess, OpenPool, Pool, WorkerStatus
-from tests.unit.experiments.paper import sweeps
-from tests.unit.experiments.paper.sweeps import (
+from directgp_paper.experiments.cells import PaperCell, PaperRecord
+from directgp_paper.experiments.rows import paper_rows
+from directgp_paper.experiments.run import run_sweep
+from paper.tests.experiments import sweeps
+from paper.tests.experiments.sweeps import (
     CELLS,
     GIVEN,
     contents,

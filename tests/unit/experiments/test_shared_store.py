@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from directgp.experiments.paper.cells import PaperRecord
-from directgp.experiments.paper.run import run_sweep
 from directgp.experiments.store import Store
 from directgp.experiments.workers import InProcess, WorkerStatus
-from tests.unit.experiments.paper import sweeps
-from tests.unit.experiments.paper.sweeps import CELLS, LOG, contents, given, measured
+from directgp_paper.experiments.cells import PaperRecord
+from directgp_paper.experiments.run import run_sweep
+from paper.tests.experiments import sweeps
+from paper.tests.experiments.sweeps import CELLS, LOG, contents, given, measured
 from tests.unit.experiments.small import Recorder
 from tests.unit.forked import FORKS
 

@@ -18,7 +18,7 @@ import pytest
 from directgp.errors import StoreError
 from directgp.experiments.cell import METHODS, Cell, Circumstances, FailedRecord, Record
 from directgp.experiments.store import RENEWAL, MergeCounts, Store, host, is_store
-from tests.unit.experiments.paper.sweeps import CIRCUMSTANCES, contents, finished, fit, outcome
+from paper.tests.experiments.sweeps import CIRCUMSTANCES, contents, finished, fit, outcome
 from tests.unit.experiments.small import plan, problem
 
 CELL, OTHER, THIRD = fit(), fit("fitc"), fit(repeat=1)

@@ -1,0 +1,420 @@
+"""Define the cells of the paper's experiments and their outcomes."""
+
+from typing import Any, ClassVar, Literal, NamedTuple, final
+
+from typing_extensions import override
+
+from directgp.datasets import Task
+from directgp.experiments import (
+    METHODS,
+    Cell,
+    FailedRecord,
+    Frozen,
+    Method,
+    Outcome,
+    Record,
+    TrainingOutcome,
+)
+from directgp.log_expectations import BiasedMonteCarlo, ProductSampling, Rule
+
+SMOOTHING = 1e-4
+"""ν of smooth-bMC, as in the authors' code."""
+
+ELBO = METHODS["elbo"]
+"""Methods that choose β start from its solution."""
+
+AIRLINE = "airline"
+"""The data set without validation rows: β is not chosen there."""
+
+AIRLINE_BETAS = (0.1, 1.0, 10.0)
+
+BETA_METHODS = ("beta-elbo", "log-joint", "log-fixed")
+"""Methods that choose β by NLL."""
+
+FITC_OF_ELBO = Method(
+    "fitc-of-elbo",
+    "FITC, ELBO's hyperparameters",
+    "fitc",
+    "fixed",
+    False,
+    "FITC's predictions with the hyperparameters of the ELBO, as in the authors' script.",
+    gaussian_only=True,
+)
+
+PAPER_METHODS = {**METHODS, FITC_OF_ELBO.name: FITC_OF_ELBO}
+"""The methods of the experiments, in table order."""
+
+
+@final
+class RuleFacts(Frozen):
+    """A rule by its name and its number of samples."""
+
+    name: Literal["exact", "bmc", "smooth-bmc", "ups", "ups-mixed", "ups-paper"] = "exact"
+    """"ups" has the score gradient of the paper, "ups-mixed" ours with control variates, both with
+    our sampler; "ups-paper" has sampler and gradient of the paper."""
+
+    samples: int = 0
+
+    @property
+    def label(self) -> str:
+        """Name in figures."""
+        if self.name == "exact":
+            return "exact"
+        called = {"bmc": "bMC", "smooth-bmc": "smooth-bMC", "ups-mixed": "uPS (ours)"}
+        sampler = " with the paper's sampler" if self.name == "ups-paper" else ""
+        return f"{called.get(self.name, 'uPS')}-{self.samples}{sampler}"
+
+    def rule(self) -> Rule | str:
+        """Return the rule as `directgp.train` takes it."""
+        match self.name:
+            case "exact":
+                return "auto"
+            case "bmc":
+                return BiasedMonteCarlo(self.samples)
+            case "smooth-bmc":
+                return BiasedMonteCarlo(self.samples, nu=SMOOTHING)
+            case "ups":
+                return ProductSampling(self.samples, gradient="score")
+            case "ups-mixed":
+                return ProductSampling(self.samples)
+            case "ups-paper":
+                return ProductSampling(self.samples, sampler="paper", gradient="score")
+
+
+EXACT = RuleFacts()
+
+
+def rules(name: str, *samples: int) -> tuple[RuleFacts, ...]:
+    """Return a rule with each number of samples."""
+    return tuple(RuleFacts.model_validate({"name": name, "samples": each}) for each in samples)
+
+
+BMC, SMOOTH_BMC = rules("bmc", 1, 10, 100), rules("smooth-bmc", 1, 10, 100)
+UPS = rules("ups", 1, 10)
+
+
+ProtocolName = Literal["paper", "best"]
+"""The paper's optimiser, rules and grid; or the defaults of directgp."""
+
+
+@final
+class BetaScores(Frozen):
+    """The scores of one β; losses of the kind that is optimised, of the normalised target."""
+
+    beta: float
+    validation: float
+    error: float
+    """Validation NLL, or MSE for square loss, and its standard error."""
+
+    test: dict[str, float]
+
+
+@final
+class FitOutcome(TrainingOutcome):
+    """The numbers of a `FitCell`; scores are of the normalised target."""
+
+    kind: Literal["fit"] = "fit"
+    num_training: int
+    """Rows of the training part; a learning curve uses fewer."""
+
+    path: tuple[BetaScores, ...]
+    history: tuple[tuple[int, float], ...]
+    """Scores by falling β, empty where β is not chosen; (step, objective) of the chosen run,
+    thinned."""
+
+
+@final
+class CurvePoint(Frozen):
+    """Test scores at one step of a learning curve."""
+
+    step: int
+    epoch: float
+    scores: dict[str, float]
+    seconds: float
+    """Passes over the training rows, means over the test rows, and the training time up to here."""
+
+
+@final
+class CurveOutcome(Outcome):
+    """The numbers of a `CurveCell`.
+
+    The array "losses" has the NLL of some test rows at the last points, (points, rows): at all of
+    them on airline, which is compared along training, else at the last one.
+    """
+
+    kind: Literal["curve"] = "curve"
+    points: tuple[CurvePoint, ...]
+    num_test: int
+    num_training: int = 0
+    """Rows of the test part, and of the training part; 0 if not recorded."""
+
+    status: str
+    reason: str
+
+    @property
+    @override
+    def headline(self) -> dict[str, float]:
+        return self.points[-1].scores
+
+
+@final
+class Measured(Frozen):
+    """A number and its standard error."""
+
+    value: float
+    error: float
+
+
+@final
+class GradientRow(Frozen):
+    """One rule and one block of parameters; the last three in units of ‖g*‖²."""
+
+    rule: RuleFacts
+    block: str
+    """"u_mean" or "u_chol"."""
+
+    alignment: Measured
+    squared_norm: Measured
+    """Conditions (i) and (ii): ⟨g, g*⟩/‖g*‖² and ‖g‖²/‖g*‖²."""
+
+    squared_error: Measured
+    variance: Measured
+    squared_bias: Measured
+    """Of one draw; the first is called bias in the paper's figure, the last has no Monte Carlo
+    floor and may be negative."""
+
+    seconds: float
+    """Processor time of one draw of the marginals' gradients."""
+
+
+@final
+class GradientOutcome(Outcome):
+    """The numbers of a `GradientCell`.
+
+    The arrays have alignment, squared_norm and squared_error of each draw under
+    ``{statistic}.{rule label}.{block}``, each of shape (draws,).
+    """
+
+    kind: Literal["gradients"] = "gradients"
+    rows: tuple[GradientRow, ...]
+    truth_error: dict[str, float]
+    """Squared distance of the paper's truth from the exact gradient, by block, over ‖g*‖²."""
+
+
+@final
+class SamplerPoint(Frozen):
+    """Measurements of the samplers at one step of training."""
+
+    step: int
+    proposals: Measured
+    proposals_narrow: Measured
+    proposals_ours: Measured
+    """Mean proposals per draw: of the paper's sampler, of it with width 1, and of ours."""
+
+    expected_proposals: float
+    """Mean of p_max / E_q[p]: the expectation for the paper's sampler, whatever its width."""
+
+    one_by_one_seconds: float
+    vectorised_seconds: float
+    """Time of a draw for every example by the paper's sampler: in a loop, and all at once."""
+
+    bmc_seconds: float
+    paper_ups_seconds: float
+    our_ups_seconds: float
+    """Time of a gradient: by bMC, by the paper's sampler and score, by ours with control variates;
+    with as many samples."""
+
+    bmc_error: float
+    paper_ups_error: float
+    our_ups_error: float
+    """Squared error of a gradient of the marginals, over the squared norm of the exact one."""
+
+
+@final
+class SamplerOutcome(Outcome):
+    """The numbers of a `SamplerCell`."""
+
+    kind: Literal["samplers"] = "samplers"
+    samples: int
+    looks: tuple[SamplerPoint, ...]
+
+
+class _PaperCell(Cell):
+    """The fields of every cell."""
+
+    dataset: str
+    data: str
+    """Name of the data set, and fingerprint of its rows."""
+
+    task: Task
+    size: int
+    num_inducing: int
+    repeat: int
+    """Number of the random split."""
+
+    seed: int
+    group_name: ClassVar[str] = ""
+
+    @property
+    @override
+    def group(self) -> str:
+        return self.group_name
+
+    @property
+    @override
+    def title(self) -> str:
+        return f"{self.dataset}, {self._about}, repeat {self.repeat + 1}"
+
+    @property
+    def _about(self) -> str:
+        """Description without data set and repeat."""
+        return self.group
+
+
+@final
+class FitCell(_PaperCell):
+    """A method trained to convergence, with β chosen by validation: fig. 1a to 1e."""
+
+    outcome_type = FitOutcome
+
+    kind: Literal["fit"] = "fit"
+    method: str
+    """A key of `PAPER_METHODS`."""
+
+    betas: tuple[float, ...]
+    """Candidates, falling; (1.0,) where β is not chosen."""
+
+    protocol: ProtocolName
+    rule: RuleFacts = EXACT
+    max_steps: int | None = None
+    """Steps of the run of each β; None is the default of the protocol."""
+
+    @property
+    @override
+    def start(self) -> "FitCell | None":
+        """The ELBO of the same split, if the method starts there or fixes its hyperparameters."""
+        method = PAPER_METHODS[self.method]
+        from_elbo = method.chooses_beta and self.protocol == "best"
+        if not from_elbo and method.hyperparameters != "fixed":
+            return None
+        return self.replace(method=ELBO.name, betas=(1.0,), rule=EXACT)
+
+    @property
+    @override
+    def group(self) -> str:
+        return PAPER_METHODS[self.method].label
+
+    @property
+    @override
+    def _about(self) -> str:
+        return f"{self.size:,} rows, {self.method}"
+
+
+@final
+class CurveCell(_PaperCell):
+    """A learning curve of Adam with one β and one rule: fig. 1f and 1i."""
+
+    outcome_type = CurveOutcome
+    group_name = "learning curves"
+
+    kind: Literal["curve"] = "curve"
+    objective: Literal["elbo", "log_loss"]
+    hyperparameters: Literal["joint", "fixed"]
+    beta: float
+    rule: RuleFacts = EXACT
+    learning_rate: float
+    batch_size: int | None
+    """None: all rows."""
+
+    steps: int
+    every: int
+    num_test: int
+    """Steps between two scorings of the test rows, and the maximum number of these."""
+
+    whitened: bool = True
+    """Whether Adam changes q(u) relative to the prior, as we do, or m and V themselves, as the
+    authors do for labels and counts."""
+
+    @property
+    @override
+    def start(self) -> "CurveCell | None":
+        """The ELBO with β = 1, whose hyperparameters are kept if they are fixed."""
+        if self.hyperparameters == "joint":
+            return None
+        changes = {"objective": "elbo", "hyperparameters": "joint", "beta": 1.0, "rule": EXACT}
+        return self.replace(**changes, whitened=True)
+
+    @property
+    def method(self) -> str:
+        """The method that trains it."""
+        if self.objective == "log_loss":
+            return f"log-{self.hyperparameters}"
+        return "elbo" if self.beta == 1 else "beta-elbo"
+
+    @property
+    @override
+    def _about(self) -> str:
+        if self.objective == "elbo":
+            return f"ELBO, β = {self.beta:g}"
+        form = "" if self.whitened else ", unwhitened"
+        return f"DLM {self.hyperparameters}, β = {self.beta:g}, {self.rule.label}{form}"
+
+
+@final
+class GradientCell(_PaperCell):
+    """Draws of gradients right after initialisation, compared with the exact one: fig. 1g, 1h."""
+
+    outcome_type = GradientOutcome
+    group_name = "gradients after initialisation"
+
+    kind: Literal["gradients"] = "gradients"
+    rules: tuple[RuleFacts, ...]
+    draws: int
+    beta: float
+    truth_samples: int
+    """Samples of the bMC gradient that the paper takes as the truth; ours is exact."""
+
+
+@final
+class SamplerCell(_PaperCell):
+    """Proposals and time of product samplers along a training run, the paper's and ours."""
+
+    outcome_type = SamplerOutcome
+    group_name = "product samplers along training"
+
+    kind: Literal["samplers"] = "samplers"
+    looks: tuple[int, ...]
+    """Steps of Adam after which the samplers are measured; 0 is the start."""
+
+    samples: int
+    beta: float
+    learning_rate: float
+    batch_size: int | None = None
+    """None: all rows."""
+
+    examples: int
+    """Maximum number of training rows at which the samplers are measured."""
+
+
+PaperCell = FitCell | CurveCell | GradientCell | SamplerCell
+PaperOutcome = FitOutcome | CurveOutcome | GradientOutcome | SamplerOutcome
+PaperRecord = Record[PaperCell, PaperOutcome]
+
+
+class Results(NamedTuple):
+    """The results of a sweep, by kind of cell."""
+
+    records: tuple[PaperRecord, ...]
+    failed: tuple[FailedRecord[PaperCell], ...] = ()
+    missing: tuple[PaperCell, ...] = ()
+    """Cells of the sweep that have not been run."""
+
+    @property
+    def cells(self) -> list[PaperCell]:
+        """All cells of the sweep."""
+        run = [record.cell for record in self.records]
+        return [*run, *(each.cell for each in self.failed), *self.missing]
+
+    def of(self, kind: type[PaperCell]) -> list[Record[Any, Any]]:
+        """Return the records of one kind of cell."""
+        return [record for record in self.records if isinstance(record.cell, kind)]

@@ -1,0 +1,1 @@
+"""The report of the reproduction: page, figures and documents."""

@@ -1,0 +1,140 @@
+"""Check that the methods of a likelihood agree with each other."""
+
+import math
+
+import numpy as np
+import torch
+from jaxtyping import Num
+from torch import Tensor
+
+from directgp.errors import require
+from directgp.likelihoods.base import ConditionalCDF, Likelihood, has, has_two_labels
+from directgp.likelihoods.numeric import (
+    checked_cdf,
+    checked_draws,
+    derivatives_by_autograd,
+    moments_given,
+    quantiles_given,
+)
+from directgp.log_expectations.api import check_own
+from directgp.shapes import Row
+
+__all__ = ["check_likelihood"]
+
+_SLACK = 1e-6
+"""Largest difference between two computations of the same number."""
+
+_CHANCE = 5.0
+"""Standard errors by which draws may differ from probabilities."""
+
+_LEVELS = (0.02, 0.1, 0.3, 0.5, 0.7, 0.9, 0.98)
+"""Quantiles of y between which the density is compared with `cdf`."""
+
+_NODES = 32
+"""Gauss–Legendre nodes between two of them."""
+
+_DRAWS = 4000
+
+
+@torch.no_grad()
+def check_likelihood(
+    likelihood: Likelihood, y: Num[Tensor, " n"], f: Num[Tensor, " n"] | None = None
+) -> dict[str, float]:
+    """Check that the methods of a likelihood of your own agree with each other.
+
+    Parameters
+    ----------
+    likelihood : Likelihood
+        Of one latent value.
+    y : tensor of shape (n,)
+        Possible targets, in the units in which the likelihood has them.
+    f : tensor of shape (n,)
+        Latent values at which it is checked; −1, 0 and 1 by default.
+
+    Returns
+    -------
+    dict
+        The largest difference found by each check: "derivatives" from those of autograd, "density"
+        from that of `cdf`, "draws" from probabilities in standard errors, "mean" and "variance"
+        from those of `cdf`. A check for which the likelihood lacks a method is left out.
+
+    Raises
+    ------
+    InvalidInputError
+        Two methods disagree, or log p(y given f) is not as ``log_concave`` and ``strip`` say.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from directgp.diagnostics import check_likelihood
+    >>> from directgp.likelihoods import Gamma
+    >>> found = check_likelihood(Gamma(), torch.tensor([0.5, 2.0]))
+    >>> sorted(found)
+    ['density', 'derivatives', 'draws', 'mean', 'variance']
+    """
+    one = likelihood.num_latent == 1
+    require(one, "likelihood of check_likelihood", "of one latent value", likelihood.num_latent)
+    likelihood.check_targets(y)
+    check_own(likelihood, y)
+    targets = y.double()
+    latent = torch.tensor([-1.0, 0.0, 1.0], dtype=torch.float64) if f is None else f.double()
+    name, found = type(likelihood).__name__, {}
+    by_hand = likelihood.derivatives(targets, latent[:, None].expand(-1, len(targets)))
+    at = latent[:, None].expand(-1, len(targets))
+    by_autograd = derivatives_by_autograd(likelihood.log_kernel, targets, at, 1, 2)
+    found["derivatives"] = max(map(_difference, by_hand, by_autograd))
+    if has_two_labels(likelihood):
+        labels = torch.tensor([[0.0], [1.0]], dtype=torch.float64)
+        found["density"] = _difference(likelihood.log_prob(labels, latent).exp().sum(0), 1.0)
+    elif has(likelihood, ConditionalCDF):
+        found["density"] = _density_error(likelihood, latent)
+        mean, variance = moments_given(likelihood, latent, by_cdf=True)
+        found["mean"] = _difference(likelihood.conditional_mean(latent), mean)
+        found["variance"] = _difference(likelihood.conditional_variance(latent), variance)
+    wrong = [f"{key} by {value:.1e}" for key, value in found.items() if not value < _SLACK]
+    if likelihood.can_draw and has(likelihood, ConditionalCDF):
+        found["draws"] = _draws_error(likelihood, latent)
+        if not found["draws"] < _CHANCE:
+            wrong.append(f"draws by {found['draws']:.1f} standard errors")
+    allowed = "methods that agree (derivatives with log_kernel, the others with cdf)"
+    require(not wrong, name, f"of {allowed}", f"differences of {', '.join(wrong)}")
+    return found
+
+
+def _difference(one: Tensor, other: Tensor | float) -> float:
+    """Return the largest difference, relative to 1 and the numbers; NaN and infinities agree."""
+    other = torch.as_tensor(other, dtype=one.dtype).expand(one.shape)
+    both = torch.isfinite(one) & torch.isfinite(other)
+    gap = (one - other).abs() / (1 + other.abs())
+    alike = (one == other) | (torch.isnan(one) & torch.isnan(other))
+    return float(torch.where(both, gap, torch.where(alike, 0.0, math.inf)).max())
+
+
+def _density_error(likelihood: Likelihood, f: Row) -> float:
+    """Return the largest difference of integrals of p(y given f), or sums, from those of `cdf`."""
+    levels = torch.tensor(_LEVELS, dtype=f.dtype)[:, None].expand(-1, len(f))
+    ends = quantiles_given(likelihood, levels, f.expand(levels.shape))
+    if likelihood.task == "count":
+        below = checked_cdf(likelihood, (ends - 1).clamp(min=0.0), f)
+        mass = checked_cdf(likelihood, ends, f) - torch.where(ends > 0, below, 0.0)
+        return _difference(likelihood.log_prob(ends, f).exp(), mass)
+    nodes, weights = (
+        torch.as_tensor(each)[:, None, None] for each in np.polynomial.legendre.leggauss(_NODES)
+    )
+    half = 0.5 * ends.diff(dim=0)
+    y = ends[:-1] + half * (1 + nodes)
+    total = (weights * half * likelihood.log_prob(y, f.expand(y.shape)).exp()).sum(0)
+    return _difference(total, checked_cdf(likelihood, ends, f.expand(ends.shape)).diff(dim=0))
+
+
+def _draws_error(likelihood: Likelihood, f: Row) -> float:
+    """Return the largest distance of shares of draws from `cdf`, in standard errors."""
+    drawn = checked_draws(likelihood, f.expand(_DRAWS, -1), np.random.RandomState(0))
+    worst = 0.0
+    for level in _LEVELS:
+        ends = quantiles_given(likelihood, torch.full_like(f, level), f)
+        chance = checked_cdf(likelihood, ends, f)
+        share = (torch.as_tensor(drawn) <= ends).double().mean(0)
+        error = torch.sqrt(chance * (1 - chance) / _DRAWS).clamp(min=1 / _DRAWS)
+        worst = max(worst, float(((share - chance).abs() / error).max()))
+    return worst
