@@ -17,11 +17,11 @@ import pytest
 from directgp.cli.reproduce import Selection
 from directgp.errors import NumericalError
 from directgp.experiments.cell import FailedRecord
-from directgp.experiments.fit import CellData
 from directgp.experiments.paper import run as experiments_run
 from directgp.experiments.paper.cells import CurveCell, FitCell, PaperCell, PaperRecord, Results
 from directgp.experiments.paper.run import run_paper_cell, to_parquet
 from directgp.experiments.paper.sweep import SCALES, CurveSizes, SweepData
+from directgp.experiments.splits import CellData
 from directgp.experiments.store import Store
 from directgp.training.run import Monitor
 from tests.cli.running import Answer, run, write_parquet

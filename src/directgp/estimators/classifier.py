@@ -14,7 +14,8 @@ from typing_extensions import override
 
 from directgp.errors import refuse, require
 from directgp.estimators import validation
-from directgp.estimators.base import SparseGPEstimator, unchanged_on_error
+from directgp.estimators.base import SparseGPEstimator
+from directgp.estimators.fit_procedure import unchanged_on_error
 from directgp.estimators.fitting import Fit, Fitted
 from directgp.estimators.frames import LABEL, table_like
 from directgp.estimators.messages import one_class
@@ -236,11 +237,11 @@ n_iter_, findings_, feature_importances_, n_features_in_, feature_names_in_
             require(many, owner, allowed, repr(name), remedy)
 
     @override
-    def _trained(self, fit: Fit, given: Given | None) -> Fitted:
+    def _trained(self, fit: Fit, examples: Given | None) -> Fitted:
         y = fit.table.y
         self.threshold_ = getattr(self.objective, "threshold", 0.5)
         if bool(y.min() < y.max()):
-            return super()._trained(fit, given)
+            return super()._trained(fit, examples)
         if fit.warm:
             validation.check_classes(self.classes_[[int(y[0])]], self._who("fit"))
         # The most likely mean of one class is infinite, and later rows could not correct it.

@@ -15,8 +15,9 @@ from typing_extensions import override
 
 from directgp.errors import DirectGPWarning
 from directgp.estimators import validation
-from directgp.estimators.base import SparseGPEstimator, unchanged_on_error
+from directgp.estimators.base import SparseGPEstimator
 from directgp.estimators.explanations import FeatureRelevance, feature_relevance
+from directgp.estimators.fit_procedure import unchanged_on_error
 from directgp.estimators.plotting import plot_numbers
 from directgp.estimators.preprocessing import Column
 from directgp.estimators.validation import ArrayLike, ValidationData, row_values

@@ -4,7 +4,7 @@ import copy
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from numbers import Integral
-from typing import TYPE_CHECKING, Any, NamedTuple, final
+from typing import Any, NamedTuple, final
 
 import numpy as np
 import torch
@@ -16,6 +16,7 @@ from torch import Tensor
 
 from directgp.errors import refuse, require
 from directgp.estimators.plotting import without_names
+from directgp.estimators.predictions import PredictingEstimator
 from directgp.estimators.preprocessing import Column, Columns, Scalings
 from directgp.estimators.validation import ArrayLike, RowValues, check_whole
 from directgp.likelihoods.base import Classes, Likelihood
@@ -28,9 +29,6 @@ from directgp.predictive import predictive_log_density
 from directgp.predictive.moments import centre, check_coverage, class_log_probabilities
 from directgp.shapes import Marginals
 from directgp.text import decimals_for, did_you_mean, percent, text_table, with_error
-
-if TYPE_CHECKING:
-    from directgp.estimators.base import SparseGPEstimator
 
 Tables = Float64[np.ndarray, "g n d"]
 """Rows once for each value of a grid."""
@@ -70,7 +68,7 @@ class Explained(NamedTuple):
     scalings: Scalings
 
     @classmethod
-    def of(cls, model: "SparseGPEstimator") -> "Explained":
+    def of(cls, model: PredictingEstimator) -> "Explained":
         """Return the model of a fitted estimator."""
         return cls(model.posterior_, model.likelihood_, model.scalings_)
 
@@ -195,7 +193,7 @@ def increases(nll: Callable[[Columns], float], X: Columns, random: Any) -> Array
     return np.array(found)
 
 
-def feature_names(model: "SparseGPEstimator", indicators: bool = False) -> list[str]:
+def feature_names(model: PredictingEstimator, indicators: bool = False) -> list[str]:
     """Return the names of the features, or their numbers, and those of indicators of gaps."""
     numbers = [f"column {j}" for j in range(model.n_features_in_)]
     names = [*map(str, getattr(model, "feature_names_in_", numbers))]
@@ -248,7 +246,7 @@ class FeatureRelevance:
 
 
 def feature_relevance(
-    model: "SparseGPEstimator",
+    model: PredictingEstimator,
     X: ArrayLike | None,
     y: ArrayLike | None,
     row_values: RowValues | None,
@@ -279,7 +277,7 @@ def feature_relevance(
 
 
 def partial_dependence(
-    model: "SparseGPEstimator",
+    model: PredictingEstimator,
     X: ArrayLike,
     features: str | int | Sequence[str | int] | None = None,
     *,

@@ -2,21 +2,19 @@
 
 import sys
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
 from directgp.errors import InvalidInputError, require
+from directgp.estimators.predictions import PredictingEstimator
 from directgp.estimators.validation import ArrayLike, RowValues, is_frame
 from directgp.likelihoods.base import Likelihood
 from directgp.predictive import predictive_quantiles, predictive_variance
 from directgp.predictive.api import point_prediction
 from directgp.shapes import Marginals
-
-if TYPE_CHECKING:
-    from directgp.estimators.base import SparseGPEstimator
 
 _ONE_DEVIATION = (0.15865525393145707, 0.8413447460685429)
 """Φ(−1) and Φ(1)."""
@@ -41,7 +39,7 @@ def names_of_numbers(intervals: Sequence[float], quantiles: Sequence[float]) -> 
 
 
 def predicted_numbers(
-    model: "SparseGPEstimator",
+    model: PredictingEstimator,
     X: ArrayLike,
     intervals: Sequence[float],
     quantiles: Sequence[float],

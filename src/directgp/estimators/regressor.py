@@ -11,8 +11,9 @@ from sklearn.utils import Tags
 from sklearn.utils.validation import check_is_fitted
 from typing_extensions import override
 
-from directgp.estimators.base import SparseGPEstimator, unchanged_on_error
+from directgp.estimators.base import SparseGPEstimator
 from directgp.estimators.explanations import FeatureRelevance, feature_relevance
+from directgp.estimators.fit_procedure import unchanged_on_error
 from directgp.estimators.frames import deviation
 from directgp.estimators.messages import regression_target
 from directgp.estimators.outputs import (

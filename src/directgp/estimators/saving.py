@@ -5,7 +5,7 @@ import math
 import os
 from dataclasses import replace
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -13,8 +13,9 @@ from pydantic import FiniteFloat, JsonValue
 
 from directgp.errors import InvalidInputError, UnsupportedError, cause_of
 from directgp.estimators.outputs import hold
+from directgp.estimators.predictions import PredictingEstimator
 from directgp.estimators.preprocessing import ColumnScaling, Imputation, Scalings
-from directgp.estimators.settings import device_of
+from directgp.estimators.settings import STRUCTURE, device_of
 from directgp.estimators.summary import summary_of
 from directgp.persistence import MODEL, ModelState, likelihood_spec, load_model, save_model
 from directgp.training.result import (
@@ -26,22 +27,6 @@ from directgp.training.result import (
     Text,
     TrainingResult,
 )
-
-if TYPE_CHECKING:
-    from directgp.estimators.base import SparseGPEstimator
-
-
-STRUCTURE = (
-    "kernel",
-    "ard",
-    "mean",
-    "likelihood",
-    "num_inducing",
-    "inducing",
-    "standardize",
-    "missing",
-)
-"""Parameters that define the model; a warm start cannot change them."""
 
 _RECORDED = (
     *("beta", "hyperparameters", "fit_seconds"),
@@ -77,7 +62,7 @@ class _Record(Strict):
 
 
 def save(
-    model: "SparseGPEstimator", path: str | os.PathLike[str], table: dict[str, Any] | None = None
+    model: PredictingEstimator, path: str | os.PathLike[str], table: dict[str, Any] | None = None
 ) -> None:
     """Write a fitted estimator, with a description of its table, if it could be loaded again."""
     state = replace(state_of(model), table=table)
@@ -94,7 +79,7 @@ def save(
     save_model(path, state)
 
 
-def state_of(model: "SparseGPEstimator") -> ModelState:
+def state_of(model: PredictingEstimator) -> ModelState:
     """Return the fitted attributes and the constructor parameters, of each output."""
     members = vars(model).get("outputs_")
     if members is None:
@@ -109,7 +94,7 @@ def state_of(model: "SparseGPEstimator") -> ModelState:
     return replace(first, others=tuple(others))
 
 
-def _state_of(model: "SparseGPEstimator", **more: str | None) -> ModelState:
+def _state_of(model: PredictingEstimator, **more: str | None) -> ModelState:
     params = model.get_params(deep=False)
     params["dtype"] = np.dtype(params["dtype"]).name
     if not isinstance(params["inducing"], str):
@@ -194,7 +179,7 @@ def load_with_table(path: str | os.PathLike[str], device: str) -> tuple[Any, dic
         MODEL.damaged(os.fspath(path), cause_of(error), error)
 
 
-def _loaded(state: ModelState, device: str) -> "SparseGPEstimator":
+def _loaded(state: ModelState, device: str) -> PredictingEstimator:
     """Return the estimator of one or several outputs; raise if it is not sound as a whole."""
     records = [_Record.model_validate(each.record) for each in (state, *state.others)]
     members = [
@@ -207,7 +192,7 @@ def _loaded(state: ModelState, device: str) -> "SparseGPEstimator":
     return _with_outputs(members, [record.output for record in records])
 
 
-def _with_outputs(members: "list[SparseGPEstimator]", names: list[Any]) -> "SparseGPEstimator":
+def _with_outputs(members: list[PredictingEstimator], names: list[Any]) -> PredictingEstimator:
     """Return the model whose outputs these are."""
     first = members[0]
     for each in members:
@@ -221,15 +206,15 @@ def _with_outputs(members: "list[SparseGPEstimator]", names: list[Any]) -> "Spar
     return model
 
 
-def _inputs_of(model: "SparseGPEstimator") -> tuple[int, list[str] | None]:
+def _inputs_of(model: PredictingEstimator) -> tuple[int, list[str] | None]:
     names = getattr(model, "feature_names_in_", None)
     return model.n_features_in_, None if names is None else names.tolist()
 
 
-def _estimator(state: ModelState, record: _Record, device: str) -> "SparseGPEstimator":
+def _estimator(state: ModelState, record: _Record, device: str) -> PredictingEstimator:
     """Return the estimator of one output, with parts that fit each other."""
     make = getattr(import_module("directgp.estimators"), state.estimator)
-    model: SparseGPEstimator = make(**{**state.params, "device": device})
+    model: PredictingEstimator = make(**{**state.params, "device": device})
     model._check_parameters()
     _check_family(state, model._task)
     model.posterior_, model.likelihood_ = state.posterior, state.likelihood
@@ -295,7 +280,7 @@ def _threshold(value: float | None) -> float:
     return value
 
 
-def _probe(model: "SparseGPEstimator") -> None:
+def _probe(model: PredictingEstimator) -> None:
     """Raise if a model cannot describe itself, or predicts nothing finite at inducing inputs."""
     summary_of(model)
     with torch.no_grad():

@@ -4,7 +4,7 @@ import html
 import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from typing import TYPE_CHECKING, Any, NamedTuple, final
+from typing import Any, NamedTuple, final
 
 import numpy as np
 import torch
@@ -13,6 +13,7 @@ from jaxtyping import Float64
 
 from directgp.estimators.explanations import Explained, feature_names
 from directgp.estimators.outputs import named
+from directgp.estimators.predictions import PredictingEstimator
 from directgp.objectives.base import PointLoss
 from directgp.registry import LOSSES
 from directgp.text import (
@@ -29,9 +30,6 @@ from directgp.text import (
     with_error,
 )
 from directgp.training.result import BetaPath
-
-if TYPE_CHECKING:
-    from directgp.estimators.base import SparseGPEstimator
 
 _MAX_FEATURES = 12
 """Rows of the table of lengthscales."""
@@ -100,18 +98,23 @@ class Facts:
         return plain
 
 
-def _named(model: "SparseGPEstimator") -> str:
+def kernel_name(model: PredictingEstimator) -> str:
     """Return the name of a kernel that was named or chosen."""
     kernel = model.posterior_.prior.kernel
     return f"matern{round(2 * kernel.nu)}2" if isinstance(kernel, MaternKernel) else "rbf"
 
 
-def facts_of(model: "SparseGPEstimator") -> Facts:
+def has_ard(model: PredictingEstimator) -> bool:
+    """Return whether each of several features has a lengthscale of its own."""
+    scales = model.posterior_.prior.length_scales()
+    return scales is not None and len(scales) > 1
+
+
+def facts_of(model: PredictingEstimator) -> Facts:
     """Return the facts of a fitted estimator."""
     result, objective, kernel = model.training_result_, model.objective, model._structure["kernel"]
     scales = model.posterior_.prior.length_scales()
     relevance = Explained.of(model).relevance()
-    ard = " ARD" if scales is not None and len(scales) > 1 else ""
 
     def in_units(deviation: float) -> float:
         return float(model._deviation_in_units(np.array([deviation]))[0])
@@ -119,11 +122,12 @@ def facts_of(model: "SparseGPEstimator") -> Facts:
     deviation = float(model.posterior_.prior.scale.detach().mean().sqrt())
     with torch.no_grad():
         parameters = model.likelihood_.description(in_units(1.0))
+    named = f"{kernel_name(model)} ARD" if has_ard(model) else kernel_name(model)
     return Facts(
         estimator=type(model).__name__,
         num_rows=model.num_rows_,
         num_features=model.n_features_in_,
-        kernel=type(kernel).__name__ if isinstance(kernel, Kernel) else f"{_named(model)}{ard}",
+        kernel=type(kernel).__name__ if isinstance(kernel, Kernel) else named,
         likelihood=type(model.likelihood_).__name__,
         num_inducing=model.posterior_.num_inducing,
         num_kernels=model.posterior_.Z.shape[:-2].numel(),
@@ -148,7 +152,7 @@ def facts_of(model: "SparseGPEstimator") -> Facts:
 
 
 def _named_scales(
-    model: "SparseGPEstimator", scales: Float64[np.ndarray, " k"]
+    model: PredictingEstimator, scales: Float64[np.ndarray, " k"]
 ) -> tuple[LengthScale, ...]:
     own = np.abs(model.scalings_.inputs.scale)
     if len(scales) == 1 < len(own):
@@ -251,7 +255,7 @@ class Summary(str):
         return found[0] if len(found) == 1 else {"outputs": found}
 
 
-def summary_of(model: "SparseGPEstimator") -> Summary:
+def summary_of(model: PredictingEstimator) -> Summary:
     """Return the summary of a fitted estimator, a block for each of several outputs."""
     several = vars(model).get("outputs_")
     names = getattr(model, "output_names_", None)

@@ -11,7 +11,7 @@ from scipy.optimize import minimize_scalar
 from scipy.special import logit
 from scipy.stats import nbinom, poisson
 
-from directgp.experiments.fit import ScaledRows
+from directgp.experiments.splits import ScaledRows
 from directgp.likelihoods import Gaussian, Logistic, NegativeBinomial, Poisson, Softmax
 from directgp.likelihoods.base import Likelihood
 from directgp.registry import Task

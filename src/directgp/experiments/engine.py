@@ -11,7 +11,7 @@ from typing import Any, Generic, final
 from directgp.datasets.problem import Problem
 from directgp.errors import DirectGPError, StoreError
 from directgp.experiments.cell import C, Record, with_starts
-from directgp.experiments.fit import CellData
+from directgp.experiments.splits import CellData
 from directgp.experiments.store import Store, StoreView
 from directgp.experiments.workers import Call, FailedJob, OpenPool, Pool, WorkerStatus
 

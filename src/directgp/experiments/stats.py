@@ -10,7 +10,9 @@ from numpy.typing import NDArray
 from scipy import stats
 
 from directgp.experiments.cell import Method
-from directgp.experiments.plan import CompareOutcome, Comparison, Parts
+from directgp.experiments.compare_cell import CompareOutcome
+from directgp.experiments.plan import Comparison
+from directgp.experiments.splits import Parts
 from directgp.metrics import COVERAGE, ECE, SCORES, Score
 
 SIGNIFICANT = 0.05

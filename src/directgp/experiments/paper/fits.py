@@ -15,16 +15,7 @@ from typing_extensions import override
 from directgp.datasets.problem import Problem
 from directgp.errors import NumericalError, require
 from directgp.experiments.cell import ELBO, Circumstances, Record, seed_of
-from directgp.experiments.fit import (
-    CellData,
-    ScaledRows,
-    Trained,
-    clock,
-    load_bytes,
-    model_bytes,
-    starting_model,
-    train_method,
-)
+from directgp.experiments.fit import clock
 from directgp.experiments.paper.cells import (
     AIRLINE,
     PAPER_METHODS,
@@ -36,7 +27,14 @@ from directgp.experiments.paper.cells import (
     FitOutcome,
     PaperCell,
 )
-from directgp.experiments.plan import TEST, VALIDATION, Parts
+from directgp.experiments.paper.fit import (
+    Trained,
+    load_bytes,
+    model_bytes,
+    starting_model,
+    train_method,
+)
+from directgp.experiments.splits import TEST, VALIDATION, CellData, Parts, ScaledRows
 from directgp.likelihoods.base import Likelihood
 from directgp.posteriors.sparse import SparsePosterior
 from directgp.predictive import predictive_log_density, predictive_mean

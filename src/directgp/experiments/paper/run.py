@@ -20,7 +20,6 @@ from directgp.datasets.problem import Problem
 from directgp.errors import StoreError
 from directgp.experiments.cell import Circumstances, FailedRecord, Frozen, Record
 from directgp.experiments.engine import RunCallback, Runner
-from directgp.experiments.fit import CellData
 from directgp.experiments.paper.cells import (
     CurveCell,
     CurveOutcome,
@@ -37,6 +36,7 @@ from directgp.experiments.paper.claims.base import NOT_RUN, Assessment
 from directgp.experiments.paper.fits import paper_rows, run_curve, run_fit
 from directgp.experiments.paper.studies import run_gradients, run_samplers
 from directgp.experiments.paper.sweep import SCALES, Scale
+from directgp.experiments.splits import CellData
 from directgp.experiments.store import Store
 from directgp.experiments.workers import Pool
 from directgp.metrics import ECE, RMSE, SCORES

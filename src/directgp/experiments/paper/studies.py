@@ -15,7 +15,6 @@ from torch import Tensor
 
 from directgp.diagnostics.gradients import EachDraw, block_statistics, gradient_draws
 from directgp.experiments.cell import Circumstances, Record, generator_of
-from directgp.experiments.fit import CellData, ScaledRows
 from directgp.experiments.paper.cells import (
     EXACT,
     GradientCell,
@@ -28,6 +27,7 @@ from directgp.experiments.paper.cells import (
     SamplerPoint,
 )
 from directgp.experiments.paper.fits import EveryStep, paper_model, report_step
+from directgp.experiments.splits import CellData, ScaledRows
 from directgp.likelihoods.base import ExactProductSampler, UnimodalInF
 from directgp.log_expectations.api import log_expectation, resolve_rule
 from directgp.log_expectations.monte_carlo import BiasedMonteCarlo

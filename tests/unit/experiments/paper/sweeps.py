@@ -13,7 +13,6 @@ import numpy as np
 from directgp.datasets.problem import Problem
 from directgp.errors import NumericalError
 from directgp.experiments.cell import Circumstances, Record
-from directgp.experiments.fit import CellData
 from directgp.experiments.paper.cells import (
     CurveCell,
     FitCell,
@@ -23,6 +22,7 @@ from directgp.experiments.paper.cells import (
     RuleFacts,
 )
 from directgp.experiments.paper.run import run_paper_cell, run_sweep
+from directgp.experiments.splits import CellData
 from directgp.experiments.store import Store
 from directgp.experiments.workers import InProcess
 from directgp.training.run import Monitor

@@ -11,7 +11,6 @@ from numpy.typing import NDArray
 from scipy import stats
 
 from directgp.errors import InvalidInputError
-from directgp.experiments.fit import ScaledRows, load_bytes
 from directgp.experiments.paper.cells import (
     CurveCell,
     CurveOutcome,
@@ -20,7 +19,9 @@ from directgp.experiments.paper.cells import (
     ProtocolName,
     RuleFacts,
 )
+from directgp.experiments.paper.fit import load_bytes
 from directgp.experiments.paper.fits import paper_model, paper_parts, paper_rows, run_curve, run_fit
+from directgp.experiments.splits import ScaledRows
 from tests.unit.experiments.paper.made_up import TASKS, fit_cell
 from tests.unit.experiments.small import problem
 

@@ -7,7 +7,6 @@ import pytest
 import torch
 
 from directgp.diagnostics import gradient_draws
-from directgp.experiments.fit import CellData, ScaledRows
 from directgp.experiments.paper.cells import (
     EXACT,
     GradientCell,
@@ -17,6 +16,7 @@ from directgp.experiments.paper.cells import (
 )
 from directgp.experiments.paper.fits import paper_model
 from directgp.experiments.paper.studies import objective_pullback, run_gradients
+from directgp.experiments.splits import CellData, ScaledRows
 from directgp.likelihoods import Gaussian, Likelihood, Poisson, Probit
 from directgp.log_expectations.api import resolve_rule
 from directgp.objectives import GibbsLoss, LogLoss, Objective

@@ -13,7 +13,6 @@ from torch import Tensor
 
 import directgp
 from directgp.diagnostics import compare_gradients
-from directgp.experiments.fit import ScaledRows
 from directgp.experiments.paper import studies
 from directgp.experiments.paper.cells import SamplerCell, SamplerOutcome
 from directgp.experiments.paper.fits import paper_model
@@ -25,6 +24,7 @@ from directgp.experiments.paper.studies import (
     run_samplers,
     seen_proposals,
 )
+from directgp.experiments.splits import ScaledRows
 from directgp.likelihoods import Gaussian, Poisson, Probit
 from directgp.likelihoods.base import UnimodalInF
 from directgp.log_expectations import BiasedMonteCarlo, ProductSampling

@@ -25,7 +25,7 @@ from directgp.experiments.paper.claims import base, runs
 from directgp.experiments.paper.claims.base import Finding, Judge, Pair, Part, Relation
 from directgp.experiments.paper.claims.runs import AnyRecord
 from directgp.experiments.paper.sweep import SMALL_SET, SMALL_SIZE
-from directgp.experiments.plan import TEST, VALIDATION
+from directgp.experiments.splits import TEST, VALIDATION
 from directgp.metrics import SCORES
 from directgp.text import number, plural, with_error
 
