@@ -122,13 +122,13 @@ class SparseGPEstimator(PredictingEstimator):
         however strong it is. See `feature_relevance` for what predictions lose.
         """
         check_is_fitted(self)
-        found = Explained.of(self).relevance()
-        if found is None:
+        shares = Explained.of(self).relevance()
+        if shares is None:
             raise AttributeError(
                 f"{NO_LENGTH_SCALES}, so {type(self).__name__} has no feature_importances_. Fit "
                 "with ard=True, or use feature_relevance(X, y)."
             )
-        return found
+        return shares
 
     def feature_relevance(
         self,
@@ -216,8 +216,8 @@ class SparseGPEstimator(PredictingEstimator):
         return f"{diagram}{summary_of(self)._repr_html_()}" if fitted else diagram
 
     def _repr_mimebundle_(self, **kwargs: Any) -> dict[str, str]:
-        found: dict[str, str] = super()._repr_mimebundle_(**kwargs)
-        return found | ({"text/html": self._repr_html_inner()} if "text/html" in found else {})
+        bundle: dict[str, str] = super()._repr_mimebundle_(**kwargs)
+        return bundle | ({"text/html": self._repr_html_inner()} if "text/html" in bundle else {})
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the fitted model to one file, which `directgp.load` reads.

@@ -404,7 +404,8 @@ class TrainableEstimator(BaseEstimator, ABC):
         who = f"{who}, validation_data"
         with validation.explained(f"{who} cannot be used"):
             rows = self._checked(X, y, None, values, who, reset=False, min_rows=1)
-        model, scalings = fit.models[0][0], fit.table.scalings
+        model = fit.models[0][0]
+        scalings = fit.table.scalings
         Z = model.posterior.Z
         likelihood = None
         if rows.values is not None:

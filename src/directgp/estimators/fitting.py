@@ -142,7 +142,8 @@ class Fit:
             n_jobs=self.settings.jobs,
             **self._with_changing_noise(),
         ).run(self.models, betas, modes)
-        best, end = search.best, search.end
+        best = search.best
+        end = search.end
         if end is not None and end.status is not Status.BUDGET:
             best = ended(best, end)
         return Fitted(

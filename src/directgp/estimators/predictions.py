@@ -68,12 +68,12 @@ class PredictingEstimator(TrainableEstimator):
         for start in range(0, len(inputs), size):
             rows = slice(start, start + size)
             scaled = torch.as_tensor(self.scalings_.scaled_inputs(inputs[rows])).to(Z)
-            some = None if values is None else values[rows].to(Z)
+            constants = None if values is None else values[rows].to(Z)
             with torch.no_grad():
                 q = self.posterior_.predict(scaled)
                 wide = Marginals(q.mean.double(), q.variance.double())
-                found = compute(self.likelihood_.with_row_values(some), wide, rows)
-            parts.append([each.double().cpu().numpy() for each in found])
+                columns = compute(self.likelihood_.with_row_values(constants), wide, rows)
+            parts.append([each.double().cpu().numpy() for each in columns])
             for each in parts[-1]:
                 undefined = np.isnan(each).any(axis=tuple(range(each.ndim - 1)))
                 if undefined.any():
@@ -89,10 +89,10 @@ class PredictingEstimator(TrainableEstimator):
     ) -> NDArray[np.float64]:
         """Return quantiles of y, one column a level."""
         wanted = validation.checked_levels(levels, self._who(method))
-        (found,) = self._over_blocks(
+        (quantiles,) = self._over_blocks(
             X, method, lambda like, q, _: [predictive_quantiles(like, q, wanted)], row_values
         )
-        return self._in_units(found.T)
+        return self._in_units(quantiles.T)
 
     def _interval(
         self, X: ArrayLike, coverage: float, row_values: RowValues | None = None
@@ -102,8 +102,8 @@ class PredictingEstimator(TrainableEstimator):
         check_coverage(who, coverage)
         tail = 0.5 * (1 - coverage)
         require(1 - tail < 1, f"coverage of {who}", "further from 1 than rounding", coverage)
-        found = self._quantiles(X, [tail, 1 - tail], "predict_interval", row_values)
-        return found[:, 0], found[:, 1]
+        ends = self._quantiles(X, [tail, 1 - tail], "predict_interval", row_values)
+        return ends[:, 0], ends[:, 1]
 
     def _log_density(
         self, X: ArrayLike, y: ArrayLike, method: str, row_values: RowValues | None = None
@@ -114,8 +114,8 @@ class PredictingEstimator(TrainableEstimator):
         def densities(likelihood: Likelihood, q: Marginals, rows: slice) -> list[Tensor]:
             return [predictive_log_density(likelihood, scaled[rows].to(q.mean.device), q)]
 
-        (found,) = self._over_blocks(X, method, densities, row_values)
-        return found - self.scalings_.targets.log_scale
+        (log_densities,) = self._over_blocks(X, method, densities, row_values)
+        return log_densities - self.scalings_.targets.log_scale
 
     def _nll(
         self,
@@ -124,7 +124,8 @@ class PredictingEstimator(TrainableEstimator):
         sample_weight: ArrayLike | None,
         row_values: RowValues | None = None,
     ) -> float:
-        who, densities = self._who("nll"), self._log_density(X, y, "nll", row_values)
+        who = self._who("nll")
+        densities = self._log_density(X, y, "nll", row_values)
         weights = validation.check_sample_weight(sample_weight, densities[:, None], who)
         return -float(np.average(densities, weights=weights))
 
@@ -142,8 +143,8 @@ class PredictingEstimator(TrainableEstimator):
         generator = torch.Generator(Z.device).manual_seed(int(state.randint(2**31 - 1)))
         scaled = torch.as_tensor(self.scalings_.scaled_inputs(inputs)).to(Z)
         f = self.posterior_.sample(scaled, n_samples, generator)
-        given = None if values is None else values.to(Z)
-        drawn = self.likelihood_.with_row_values(given).sample(f, state)
+        constants = None if values is None else values.to(Z)
+        drawn = self.likelihood_.with_row_values(constants).sample(f, state)
         return self._in_units(drawn.T)
 
     def _targets(self, X: ArrayLike, y: ArrayLike, method: str) -> Column:

@@ -45,20 +45,49 @@ class _Record(Strict):
     """The record of a fit in a file; those of earlier versions lack the last two."""
 
     inputs_rounded: bool
+    """Whether scaled inputs are rounded."""
+
     targets_rounded: bool
+    """Whether scaled targets are rounded."""
+
     objective: Name
+    """Name of the training loss."""
+
     path: dict[str, JsonValue] | None
+    """The candidates, without models."""
+
     seconds: Size
+    """Wall time of the last training."""
+
     threshold: FiniteFloat | None
+    """Threshold of a classifier."""
+
     findings: list[Text]
+    """Warnings of the fits."""
+
     beta: Size
+    """Weight of the KL term."""
+
     hyperparameters: Literal["joint", "fixed", "elbo", "held"]
+    """Mode of training."""
+
     fit_seconds: Size
+    """Wall time of the last fit."""
+
     exposed: bool
+    """Whether rows had constants."""
+
     num_rows: Count
+    """Training rows."""
+
     num_merged: Count
+    """Rows that repeat another one."""
+
     indicated: list[Count] | None = None
+    """Columns with gaps in training; None without imputation, and in earlier files."""
+
     output: Text | None = None
+    """Name of the output; None in earlier files."""
 
 
 def save(
@@ -87,11 +116,11 @@ def state_of(model: PredictingEstimator) -> ModelState:
     names = getattr(model, "output_names_", [None] * len(members))
     # Parameters may have been set after the fit.
     params = model.get_params(deep=False)
-    first, *others = (
+    first, *rest = (
         _state_of(copy.copy(member).set_params(**params), output=name)
         for member, name in zip(members, names, strict=True)
     )
-    return replace(first, others=tuple(others))
+    return replace(first, others=tuple(rest))
 
 
 def _state_of(model: PredictingEstimator, **more: str | None) -> ModelState:
@@ -99,7 +128,8 @@ def _state_of(model: PredictingEstimator, **more: str | None) -> ModelState:
     params["dtype"] = np.dtype(params["dtype"]).name
     if not isinstance(params["inducing"], str):
         params["inducing"] = np.asarray(params["inducing"], dtype=np.float64)
-    result, scalings = model.training_result_, model.scalings_
+    result = model.training_result_
+    scalings = model.scalings_
     imputed = scalings.imputation
     names = getattr(model, "feature_names_in_", None)
     return ModelState(
@@ -217,8 +247,10 @@ def _estimator(state: ModelState, record: _Record, device: str) -> PredictingEst
     model: PredictingEstimator = make(**{**state.params, "device": device})
     model._check_parameters()
     _check_family(state, model._task)
-    model.posterior_, model.likelihood_ = state.posterior, state.likelihood
-    d, imputation = state.posterior.Z.shape[-1], _imputation(state, record.indicated)
+    model.posterior_ = state.posterior
+    model.likelihood_ = state.likelihood
+    d = state.posterior.Z.shape[-1]
+    imputation = _imputation(state, record.indicated)
     inputs = _scaling(state, "input", d, record.inputs_rounded)
     targets = _scaling(state, "target", 1, record.targets_rounded)
     if model._task != "regression" and targets.forward(_LABELS).tolist() != _LABELS.tolist():
@@ -256,7 +288,8 @@ def _estimator(state: ModelState, record: _Record, device: str) -> PredictingEst
 
 def _check_family(state: ModelState, task: str) -> None:
     """Raise ValueError unless likelihood, posterior and classes are of one task."""
-    likelihood, classes = state.likelihood, state.classes
+    likelihood = state.likelihood
+    classes = state.classes
     if likelihood.task != task:
         raise ValueError(f"a {state.estimator} has no {type(likelihood).__name__} likelihood")
     if likelihood.num_latent != state.posterior.num_latent:
@@ -288,11 +321,11 @@ def _probe(model: PredictingEstimator) -> None:
     if not all(map(math.isfinite, parameters.values())):
         raise ValueError("the parameters of its likelihood are not finite")
     posterior = model.posterior_
-    some = posterior.Z.detach().reshape(-1, posterior.Z.shape[-1])[:_PROBED]
+    inputs = posterior.Z.detach().reshape(-1, posterior.Z.shape[-1])[:_PROBED]
     with torch.no_grad():
-        found = posterior.predict(some)
+        marginals = posterior.predict(inputs)
     # Densities need the square of the mean.
-    if not bool((found.mean.double().square() + found.variance).isfinite().all()):
+    if not bool((marginals.mean.double().square() + marginals.variance).isfinite().all()):
         raise ValueError("its predictions at its inducing inputs are not finite")
 
 
@@ -300,7 +333,8 @@ def _imputation(state: ModelState, indicated: list[int] | None) -> Imputation | 
     """Return the imputation; files of earlier versions have none."""
     if indicated is None:
         return None
-    medians, columns = state.arrays["medians"], tuple(indicated)
+    medians = state.arrays["medians"]
+    columns = tuple(indicated)
     d = state.posterior.Z.shape[-1] - len(columns)
     if medians.shape != (d,) or sorted({*columns} & {*range(d)}) != list(columns):
         raise ValueError("the imputation needs a median for each feature, and indicators of some")

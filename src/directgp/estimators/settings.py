@@ -229,7 +229,7 @@ class FitSettings:
         monitors: tuple[Monitor, ...] = (),
     ) -> "FitSettings":
         """Return the settings of constructor parameters that are validated, as plain numbers."""
-        plain = {
+        plain: dict[str, Any] = {
             name: value
             if value is None or isinstance(value, str)
             else _CONVERTERS.get(name, _as_it_is)(value)
@@ -316,7 +316,8 @@ def device_of(name: str, who: str, num_rows: int | None = None) -> torch.device:
     if name == "auto":
         gains = num_rows is None or num_rows >= _ROWS_FOR_CUDA
         return torch.device("cuda" if gains and torch.cuda.is_available() else "cpu")
-    owner, remedy = f"device of {who}", "Use device='auto' or 'cpu'."
+    owner = f"device of {who}"
+    remedy = "Use device='auto' or 'cpu'."
     try:
         device = torch.device(name)
     except RuntimeError:

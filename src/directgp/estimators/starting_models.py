@@ -123,16 +123,18 @@ def _users(task: Task, row_argument: str) -> Sequence[str]:
 
 def check_row_argument(likelihood: Likelihood, argument: str | None, who: str) -> None:
     """Raise `InvalidInputError` if the likelihood has no use for the row values, or lacks them."""
-    name, own = type(likelihood).__name__, likelihood.row_argument
+    name = type(likelihood).__name__
+    needed = likelihood.row_argument
     if argument is None:
-        missing = own is not None and likelihood.row_required
-        allowed, remedy = f"given with the likelihood {name}", f"Give {own}= for each row."
-        require(not missing, f"{own} of {who}", allowed, "None", remedy)
+        missing = needed is not None and likelihood.row_required
+        allowed = f"given with the likelihood {name}"
+        remedy = f"Give {needed}= for each row."
+        require(not missing, f"{needed} of {who}", allowed, "None", remedy)
         return
-    if own != argument:
+    if needed != argument:
         users = [n for n, row in LIKELIHOODS.items() if row.load().row_argument == argument]
         allowed = f"given with a likelihood that uses it ({', '.join(users) or 'there is none'})"
-        remedy = f"Leave it out, or give {own}=." if own else "Leave it out."
+        remedy = f"Leave it out, or give {needed}=." if needed else "Leave it out."
         refuse(f"{argument} of {who}", allowed, f"it with {name}", remedy)
 
 

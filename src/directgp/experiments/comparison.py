@@ -74,7 +74,8 @@ def compare(
             # Of a single repeat, what was finished is better than nothing.
             plan = replace(plan, repeats=max(left, 1))
             cells = plan.cells()
-        records, failed = opened.records(cells), opened.failures(cells)
+        records = opened.records(cells)
+        failed = opened.failures(cells)
     return Comparison(
         plan=plan,
         runs=tuple(map(ComparedFit.of, records)),

@@ -171,10 +171,14 @@ def _fitted(
             betas=tuple(dict.fromkeys(betas)),
             monitors=monitors,
         )
-    likelihood, kernel, ard = settings.likelihood, settings.kernel, settings.ard
+    likelihood = settings.likelihood
+    kernel = settings.kernel
+    ard = settings.ard
     if stored is not None:
         facts = model_facts(stored)
-        likelihood, kernel, ard = facts.likelihood, facts.kernel, facts.ard
+        likelihood = facts.likelihood
+        kernel = facts.kernel
+        ard = facts.ard
     if method is BASIC:
         likelihood = basic
     model = _estimator(cell, data, likelihood=likelihood, kernel=kernel)

@@ -360,7 +360,8 @@ def joint_run(
         base = short_elbo_run(trainer, recipe, model)
         if base.ended:
             return base
-        model, stages = Model.of(base), base.stages
+        model = Model.of(base)
+        stages = base.stages
     sees_variance = recipe.point_loss().uses_variance(model.likelihood)
     if not sees_variance:
         model = model._replace(posterior=model.posterior.with_unit_scale())
@@ -416,10 +417,12 @@ def warm_up(trainer: Trainer, recipe: Recipe, model: Model, beta: float) -> tupl
     if not _warm_up_helps(trainer, recipe, model, beta):
         return ()
     far = beta < _SMALL_BETA and not recipe.point_loss().gibbs
-    steps, rate = 100 if far else 50, 0.1
+    steps = 100 if far else 50
+    rate = 0.1
     if isinstance(model.likelihood, ConjugateLikelihood):
         # The losses are steeper, and need more and smaller steps.
-        steps, rate = 300, 0.05
+        steps = 300
+        rate = 0.05
     by_adam = replace(
         recipe,
         optimizer="adam",
@@ -462,7 +465,8 @@ def _with_variances(
         losses = recipe.point_loss()(likelihood, data.y, marginals)
         square = (data.y - marginals.mean).square()
         if data.weights is not None:
-            losses, square = data.weights * losses, data.weights * square
+            losses = data.weights * losses
+            square = data.weights * square
         total = float(square.sum())
         precision = 2 * float(losses.sum()) / total if total > 0 else 1.0
     y = data.y.to(data.X)
