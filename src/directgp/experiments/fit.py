@@ -7,7 +7,7 @@ import time
 import warnings
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any, NamedTuple, final
 
@@ -91,23 +91,21 @@ def run_compare_cell(
     explained = None
     if method.kind == "baseline":
         predicted = _baseline(cell, data)
-        facts = _FACTS_OF_BASELINE
+        facts = TrainingFacts()
     else:
         counter = EvaluationCounter()
         model = _fitted(cell, method, data, start, (*monitors, counter))
         predicted = PredictedTargets.of(model, data.test)
         explained = Explained.of(model)
-        facts = {"evaluations": counter.total, **_training_facts(model)}
-        if method is not DEFAULT:
-            facts["model"] = model_facts(model)
-            facts["path"] = beta_losses(model.beta_path_)
-            facts["curve"] = thinned(model.training_result_.history)
+        facts = TrainingFacts.of(model, counter.total)
+        if method is DEFAULT:
+            facts = facts.of_default
         if method in (ELBO, BASIC):
             saved = _saved(model)
     seconds = clock(device) - since
     judged = predicted.judged(cell.task)
     outcome = CompareOutcome(
-        **facts,
+        **vars(facts),
         scores=judged.means(),
         num_test=len(judged.actual),
         validation_loss=_LOSS_NAMES.get(method.objective, method.objective.replace("_", " ")),
@@ -294,29 +292,56 @@ class EvaluationCounter(Monitor):
         self.current = 0
 
 
-def _training_facts(model: Any) -> dict[str, Any]:
-    """Return the fields of `CompareOutcome` that every Gaussian process has."""
-    result = model.training_result_
-    failures = () if model.beta_path_ is None else model.beta_path_.failed
-    return {
-        "beta": model.beta_,
-        "status": result.status.value,
-        "reason": result.reason,
-        "failed": tuple(f"β = {failure.beta:.3g}: {failure.reason}" for failure in failures),
-        "path": (),
-        "curve": (),
-    }
+@final
+@dataclass(frozen=True, kw_only=True)
+class TrainingFacts:
+    """The fields of `CompareOutcome` that training decides; the defaults are of no training."""
 
+    beta: float = math.nan
+    """Weight of the KL term."""
 
-_FACTS_OF_BASELINE = {
-    "beta": math.nan,
-    "status": Status.CONVERGED.value,
-    "reason": "",
-    "evaluations": 0,
-    "path": (),
-    "curve": (),
-}
-"""Fields of `CompareOutcome` of a method without a Gaussian process."""
+    status: str = Status.CONVERGED.value
+    """How the chosen run stopped."""
+
+    reason: str = ""
+    """Why the chosen run stopped."""
+
+    evaluations: int = 0
+    """Evaluations of all runs."""
+
+    failed: tuple[str, ...] = ()
+    """Values of β that could not be trained, each with the reason."""
+
+    path: tuple[BetaLoss, ...] = ()
+    """Losses by falling β."""
+
+    curve: tuple[tuple[int, float], ...] = ()
+    """(step, objective) of the chosen run, thinned."""
+
+    model: ModelFacts | None = None
+    """Likelihood and kernel."""
+
+    @classmethod
+    def of(cls, model: Any, evaluations: int) -> "TrainingFacts":
+        """Return the facts of a fitted estimator."""
+        result = model.training_result_
+        path = model.beta_path_
+        failures = () if path is None else path.failed
+        return cls(
+            beta=model.beta_,
+            status=result.status.value,
+            reason=result.reason,
+            evaluations=evaluations,
+            failed=tuple(f"β = {failure.beta:.3g}: {failure.reason}" for failure in failures),
+            path=beta_losses(path),
+            curve=thinned(result.history),
+            model=model_facts(model),
+        )
+
+    @property
+    def of_default(self) -> "TrainingFacts":
+        """The facts without what a report shows of single objectives alone."""
+        return replace(self, failed=(), path=(), curve=(), model=None)
 
 
 def model_facts(model: SparseGPEstimator) -> ModelFacts:
