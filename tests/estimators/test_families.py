@@ -11,7 +11,8 @@ from gpytorch.kernels import RBFKernel
 import directgp
 from directgp import SparseGPRegressor
 from directgp.errors import InvalidInputError
-from directgp.estimators.fitting import Fit, candidates
+from directgp.estimators.fitting import Fit
+from directgp.estimators.starting_models import candidates
 from directgp.likelihoods import (
     Beta,
     Gamma,
@@ -115,7 +116,7 @@ def test_values_next_to_0_keep_their_digits() -> None:
 
 
 def names(y: np.ndarray) -> tuple[str, ...]:
-    return candidates("auto", "regression", None, y)
+    return candidates("auto", task="regression", row_argument=None, y=y)
 
 
 def test_auto_compares_likelihoods_by_the_kind_of_the_target() -> None:

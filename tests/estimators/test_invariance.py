@@ -8,7 +8,6 @@ import pytest
 
 from directgp import SparseGPClassifier, SparseGPCountRegressor, SparseGPRegressor
 from directgp.errors import DirectGPWarning
-from directgp.estimators import base
 from tests.estimators.small_data import COUNTING, COUNTS, LABELS, LIGHT, REGRESSION, X, Y
 
 pytestmark = [
@@ -141,7 +140,9 @@ def test_the_size_of_a_block_does_not_change_predictions(
     model = maker(**settings).fit(X, y)
     expected, density = (predictions(model), *model.predict_latent(X)), model.log_density(X, y)
     for size in (1, 7):
-        monkeypatch.setattr(base, "_BLOCK_VALUES", size * len(model.posterior_.Z))
+        monkeypatch.setattr(
+            "directgp.estimators.predictions._BLOCK_VALUES", size * len(model.posterior_.Z)
+        )
         found = predictions(model), *model.predict_latent(X)
         for one, other in zip(found, expected, strict=True):
             np.testing.assert_allclose(one, other, rtol=1e-12, atol=1e-12)

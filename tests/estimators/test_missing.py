@@ -13,7 +13,7 @@ from sklearn.pipeline import make_pipeline
 from directgp import SparseGPClassifier, SparseGPCountRegressor, SparseGPRegressor, load
 from directgp.errors import InvalidInputError, ModelFileError
 from directgp.estimators.preprocessing import ColumnScaling, Imputation
-from directgp.experiments.fit import CellData, ScaledRows
+from directgp.experiments.splits import CellData, ScaledRows
 from directgp.io import read_file, write_file
 from directgp.persistence.models import MODEL
 from tests.estimators.small_data import COUNTING, COUNTS, LABELS, LIGHT, REGRESSION, Y

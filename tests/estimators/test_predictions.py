@@ -341,7 +341,7 @@ def test_blocks_of_rows_are_as_all_rows(monkeypatch: pytest.MonkeyPatch) -> None
         ]
 
     whole = everything()
-    monkeypatch.setattr("directgp.estimators.base._BLOCK_VALUES", 50)
+    monkeypatch.setattr("directgp.estimators.predictions._BLOCK_VALUES", 50)
     np.testing.assert_allclose(everything(), whole, rtol=1e-9)
 
 
@@ -355,6 +355,6 @@ def test_nan_is_an_error_with_its_row(monkeypatch: pytest.MonkeyPatch) -> None:
     X = np.linspace(0, 1, 8)[:, None]
     model = SparseGPRegressor(beta=1.0, kernel="rbf", num_inducing=3, max_iter=1)
     model.fit(X, X[:, 0])
-    monkeypatch.setattr("directgp.estimators.base.predictive_quantiles", undefined)
+    monkeypatch.setattr("directgp.estimators.predictions.predictive_quantiles", undefined)
     with pytest.raises(NumericalError, match="predict_quantiles is not defined for row 3 of X"):
         model.predict_quantiles(X, [0.1, 0.5])

@@ -1,6 +1,7 @@
 """Constructor arguments: their effect, and combinations that raise an error."""
 
 import copy
+from dataclasses import FrozenInstanceError
 from typing import Any
 
 import gpytorch
@@ -11,8 +12,9 @@ from gpytorch.kernels import PeriodicKernel, RBFKernel, ScaleKernel
 
 from directgp import SparseGPClassifier, SparseGPCountRegressor, SparseGPRegressor
 from directgp.errors import DirectGPError, DirectGPWarning, InvalidInputError, UnsupportedError
-from directgp.estimators.fitting import Fit, check_kernel
-from directgp.estimators.settings import recipe_of
+from directgp.estimators.fitting import Fit
+from directgp.estimators.settings import FitSettings
+from directgp.estimators.starting_models import check_kernel
 from directgp.likelihoods import Gaussian, Likelihood, Logistic, NegativeBinomial, StudentT
 from directgp.log_expectations.monte_carlo import BiasedMonteCarlo
 from directgp.log_expectations.product_sampling import ProductSampling
@@ -100,13 +102,38 @@ def test_rules_that_draw_depend_on_the_seed_and_the_number_of_samples(kind: str,
 
 
 def test_the_number_of_samples_is_that_of_the_rule() -> None:
-    params = SparseGPClassifier(rule="bmc", num_samples=7).get_params()
-    rule = recipe_of(params, 90, 10).rule
+    rule = rule_of("bmc")
     assert isinstance(rule, BiasedMonteCarlo) and rule.num_samples == 7
-    rule = recipe_of({**params, "rule": "ups"}, 90, 10).rule
+    rule = rule_of("ups")
     assert isinstance(rule, ProductSampling) and rule.num_samples == 7
     own = ProductSampling(num_samples=3)
-    assert recipe_of({**params, "rule": own}, 90, 10).rule is own
+    assert rule_of(own) is own
+
+
+def rule_of(rule: Any) -> Any:
+    """The rule of a recipe, for 7 samples."""
+    settings = FitSettings.of(
+        SparseGPClassifier(rule=rule, num_samples=7).get_params(),
+        task="classification",
+        num_classes=2,
+        candidates=("probit",),
+        default_mean="constant",
+    )
+    return settings.recipe(num_rows=90, num_inducing=10).rule
+
+
+def test_settings_are_plain_numbers_and_cannot_change() -> None:
+    model = SparseGPRegressor(
+        beta=1, num_inducing=np.int64(7), ard=np.bool_(True), max_iter=np.int32(5), mean="zero"
+    )
+    settings = FitSettings.of(
+        model.get_params(), task="regression", num_classes=2, candidates=(), default_mean="zero"
+    )
+    assert (type(settings.beta), type(settings.num_inducing)) == (float, int)
+    assert settings.ard is True and type(settings.max_iter) is int
+    assert settings.mean_for("log") == "zero" and not settings.grows
+    with pytest.raises(FrozenInstanceError):
+        settings.beta = 2.0  # type: ignore[misc]  # the assignment is what is tested
 
 
 def test_adam_takes_as_many_steps_as_allowed() -> None:

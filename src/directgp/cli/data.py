@@ -1,34 +1,18 @@
-"""Load the data named on the command line, for training and for prediction."""
+"""Load the data named on the command line, for training."""
 
-from collections.abc import Collection, Mapping, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
 from directgp.cli.options import DataOptions, split_names, usage_errors
-from directgp.datasets.columns import (
-    Mark,
-    NumberFormat,
-    guess_format,
-    is_missing,
-    kind_of,
-    plain_values,
-    read_numbers,
-    shown_value,
-)
-from directgp.datasets.encoding import Encoding, RowReasons
+from directgp.datasets.encoding import Encoding
 from directgp.datasets.problem import MIN_ROWS, Problem
 from directgp.datasets.readers import refuse_column
-from directgp.datasets.sources import Source, open_source, prepare_source
-from directgp.datasets.targets import encode_classes
-from directgp.errors import DirectGPError, InvalidInputError, InvalidTableError, refuse
-from directgp.registry import ROW_CONSTANTS, RowConstant
-from directgp.text import suggestion
-
-if TYPE_CHECKING:
-    from directgp.cli.model_folder import ModelCard
+from directgp.datasets.sources import open_source, prepare_source
+from directgp.errors import DirectGPError, InvalidTableError
 
 Column = NDArray[np.float64]
 
@@ -135,152 +119,3 @@ def _open(options: DataOptions, extra: Mapping[str, str], min_rows: int) -> Open
 def named_columns(X: Column, names: Sequence[str]) -> pa.Table:
     """Return the columns of X as a table, so that a model stores and checks their names."""
     return pa.table([pa.array(column) for column in X.T], names=list(names))
-
-
-class PredictionRows(NamedTuple):
-    """The features of n rows, with their ids, row constants and targets."""
-
-    X: Column
-    """Features, with NaN where they are missing."""
-
-    usable: NDArray[np.bool_]
-    """Whether each row can be predicted."""
-
-    reasons: RowReasons
-    """Faults by row."""
-
-    ids: pa.Table
-    """The columns to copy, or the numbers of the rows."""
-
-    row_values: tuple[str, Column] | None
-    """The constant of each row, by the name of its argument."""
-
-    y: Column | None
-    """Targets as in training, with NaN for missing ones; None if the table has no targets."""
-
-    notes: list[str]
-    """What the user should know of the targets."""
-
-
-ROW_NUMBER = "row"
-"""Column with the number of each row, from 1, if no other column identifies it."""
-
-
-def open_rows(
-    card: "ModelCard",
-    source: Source,
-    row_column: tuple[str, str] | None,
-    id_columns: Sequence[str],
-    written: Collection[str],
-    score: bool,
-    drop_missing: bool,
-) -> PredictionRows:
-    """Read and check the columns that a model needs for predictions.
-
-    `written` are the columns of the output, whose names ids cannot have. `drop_missing` accepts
-    that rows with more or fewer values than names are left out.
-    """
-    row_column = row_column or card.row_column
-    argument, row_name = row_column or (None, None)
-    names = source.table.names
-    decimals = source.table.reading.decimals(source.table.decimal)
-    encoding = card.encoding
-    used = [*encoding.column_names, *([row_name] if row_name else [])]
-    available = set(names)
-    for name in used:
-        if name not in available:
-            remedy = suggestion(name, names, "Its columns")
-            refuse("DATA", "a table with all columns that the model uses", f"no {name!r}", remedy)
-    for name in id_columns:
-        if name not in available:
-            refuse_column("--id", name, names)
-        if name in written:
-            got = f"{name!r}, which is one of the predictions"
-            refuse("--id", "a column of another name", got, "Rename it in the data.")
-    also = [*id_columns, *([card.target] if score else [])]
-    wanted = [name for name in dict.fromkeys([*used, *also]) if name in available]
-    # Keep an id such as 007 as text, unless the model uses it as a number.
-    as_text = {*encoding.verbatim, *(set(id_columns) - {*used, card.target})}
-    table = source.table.read(wanted, as_text=as_text)
-    irregular = [row for row, _ in source.table.irregular]
-    if irregular and not drop_missing:
-        raise InvalidTableError([source.table.irregular_rows("--drop-missing")])
-    if not table.num_rows:
-        raise InvalidInputError("DATA must have rows to predict. Got none.")
-    decimal = decimals[0] if len(decimals) == 1 else source.table.decimal
-    encoded = encoding.encode(table, decimal)
-    row_values = None
-    y = None
-    notes = list[str]()
-    usable = encoded.usable
-    reasons = encoded.reasons
-
-    def explain(faults: Mapping[int, str], then: str = "") -> None:
-        for row, fault in faults.items():
-            reasons.add([row], fault + then)
-
-    if argument is not None and row_name is not None:
-        column = table.column(row_name)
-        values, faults = _row_values(column, row_name, ROW_CONSTANTS[argument], decimals)
-        row_values = argument, values
-        usable[list(faults)] = False
-        explain(faults)
-    target = table.column(card.target) if score and card.target in table.column_names else None
-    if target is not None and not is_missing(target).all():
-        y, faults = _targets(target, card, decimals)
-        explain(faults, " (not scored)")
-        if y is None:
-            notes.append(f"{card.target!r} has no numbers: predictions are not scored.")
-    ids = _plain_ids(table.select(list(id_columns)))
-    if not id_columns:
-        rows = np.arange(1, table.num_rows + len(irregular) + 1)
-        ids = pa.table({ROW_NUMBER: np.setdiff1d(rows, irregular)})
-    return PredictionRows(encoded.X, usable, reasons, ids, row_values, y, notes)
-
-
-def _plain_ids(ids: pa.Table) -> pa.Table:
-    """Return the ids in types that every output format has."""
-    for field in ids.schema:
-        if pa.types.is_nested(field.type):
-            refuse("--id", "a column of single values", f"{field.name!r}, of type {field.type}")
-    return pa.table([plain_values(column) for column in ids.columns], names=ids.column_names)
-
-
-def _row_values(
-    column: pa.ChunkedArray, name: str, constant: RowConstant, decimals: Sequence[Mark]
-) -> tuple[Column, dict[int, str]]:
-    """Return the constant of each row, and the faults of values that are not allowed."""
-    values, faults = _numbers(column, name, decimals)
-    for row in np.flatnonzero(~constant.valid(values)).tolist():
-        value = values[row]
-        what = "missing" if np.isnan(value) else f"{value:g}, which is not {constant.allowed}"
-        faults.setdefault(row, f"{name} is {what}")
-    return values, faults
-
-
-def _targets(
-    column: pa.ChunkedArray, card: "ModelCard", decimals: Sequence[Mark]
-) -> tuple[Column | None, dict[int, str]]:
-    """Return the targets, None if no target is a number, and unparsable texts, by row."""
-    if card.classes is not None:
-        remedy = "Correct or remove these rows, or ignore the target with --no-score."
-        return encode_classes(column, card.target, card.classes, remedy), {}
-    values, faults = _numbers(column, card.target, decimals)
-    return (None, {}) if np.isnan(values).all() else (values, faults)
-
-
-def _numbers(
-    column: pa.ChunkedArray, name: str, decimals: Sequence[Mark]
-) -> tuple[Column, dict[int, str]]:
-    """Return a column as numbers, NaN for gaps, and unparsable texts, by row."""
-    form = guess_format(column, decimals) if kind_of(column.type) == "category" else None
-    try:
-        values, bad, *_ = read_numbers(column, form or NumberFormat(decimals[0]))
-    except TypeError:
-        # Times, lists and the like.
-        values = np.full(len(column), np.nan)
-        bad = np.flatnonzero(~is_missing(column))
-    texts = {row: shown_value(column[row]) for row in bad.tolist()}
-    return values, {
-        row: f"{name} is {text!r}, which is not a number" for row, text in texts.items()
-    }

@@ -11,8 +11,8 @@ from directgp.errors import InvalidInputError, refuse
 from directgp.text import csv_cell, number, plural
 
 if TYPE_CHECKING:
-    from directgp.cli.data import PredictionRows
     from directgp.cli.model_folder import ModelCard
+    from directgp.cli.prediction_rows import PredictionRows
 
 PREDICTED_LABEL = "predicted"
 """Column of predictions that is no number."""
@@ -119,9 +119,9 @@ def predict(
         density=density,
         drop_missing=drop_missing,
     )
-    from directgp.cli.data import open_rows
     from directgp.cli.model_folder import load_folder
     from directgp.cli.output_paths import check_output_file
+    from directgp.cli.prediction_rows import open_rows
     from directgp.datasets.sources import open_source
 
     check_output_file(out, force, inputs=(Path(data),))

@@ -14,7 +14,8 @@ from typing_extensions import override
 
 from directgp.errors import refuse, require
 from directgp.estimators import validation
-from directgp.estimators.base import SparseGPEstimator, unchanged_on_error
+from directgp.estimators.base import SparseGPEstimator
+from directgp.estimators.fit_procedure import unchanged_on_error
 from directgp.estimators.fitting import Fit, Fitted
 from directgp.estimators.frames import LABEL, table_like
 from directgp.estimators.messages import one_class
@@ -119,8 +120,8 @@ n_iter_, findings_, feature_importances_, n_features_in_, feature_names_in_
 
     def predict(self, X: ArrayLike) -> NDArray[Any]:
         """Return the most probable class, or of two the cheaper one for a `ZeroOneCost`."""
-        found = self.decision_function(X)
-        place = found.argmax(1) if found.ndim > 1 else (found > 0).astype(int)
+        scores = self.decision_function(X)
+        place = scores.argmax(1) if scores.ndim > 1 else (scores > 0).astype(int)
         classes: NDArray[Any] = self.classes_[place]
         return classes
 
@@ -173,8 +174,10 @@ n_iter_, findings_, feature_importances_, n_features_in_, feature_names_in_
         """
         require_matplotlib()
         check_is_fitted(self)
-        who, remedy = self._who("plot_predictions"), "plot_calibration works for any number."
-        allowed, got = "called for a model of one feature", f"{self.n_features_in_} features"
+        who = self._who("plot_predictions")
+        remedy = "plot_calibration works for any number."
+        allowed = "called for a model of one feature"
+        got = f"{self.n_features_in_} features"
         require(self.n_features_in_ == 1, who, allowed, got, remedy)
         inputs, grid, name = curve_points(self, X)
         data = None if y is None else (inputs, self._targets(X, y, "plot_predictions"))
@@ -217,30 +220,31 @@ n_iter_, findings_, feature_importances_, n_features_in_, feature_names_in_
         strange = ~np.isin(y, self.classes_)
         if strange.any():
             row = int(np.flatnonzero(strange)[0])
-            known = ", ".join(map(repr, self.classes_.tolist()))
-            refuse(f"y of {who}", f"one of {known}", f"{y.tolist()[row]!r} in row {row}")
+            labels = ", ".join(map(repr, self.classes_.tolist()))
+            refuse(f"y of {who}", f"one of {labels}", f"{y.tolist()[row]!r} in row {row}")
         return np.searchsorted(self.classes_, y).astype(np.float64)
 
     def _check_likelihood(self, who: str) -> None:
         """Raise `InvalidInputError` for a likelihood of another number of classes."""
-        given, number = self.likelihood, len(self.classes_)
+        likelihood = self.likelihood
+        number = len(self.classes_)
         owner = f"likelihood of {who}"
-        if isinstance(given, Classes):
-            got = f"{type(given).__name__}({given.num_classes})"
-            require(given.num_classes == number, owner, f"one of {number} classes", got)
-        elif number > 2 and given != "auto":
-            name = given if isinstance(given, str) else type(given).__name__
-            many = isinstance(given, str) and LIKELIHOODS[given].many_classes
+        if isinstance(likelihood, Classes):
+            got = f"{type(likelihood).__name__}({likelihood.num_classes})"
+            require(likelihood.num_classes == number, owner, f"one of {number} classes", got)
+        elif number > 2 and likelihood != "auto":
+            name = likelihood if isinstance(likelihood, str) else type(likelihood).__name__
+            many = isinstance(likelihood, str) and LIKELIHOODS[likelihood].many_classes
             allowed = f"'auto' or 'softmax' for {number} classes"
             remedy = "Or use sklearn.multiclass.OneVsRestClassifier, one model per class."
             require(many, owner, allowed, repr(name), remedy)
 
     @override
-    def _trained(self, fit: Fit, given: Given | None) -> Fitted:
+    def _trained(self, fit: Fit, examples: Given | None) -> Fitted:
         y = fit.table.y
         self.threshold_ = getattr(self.objective, "threshold", 0.5)
         if bool(y.min() < y.max()):
-            return super()._trained(fit, given)
+            return super()._trained(fit, examples)
         if fit.warm:
             validation.check_classes(self.classes_[[int(y[0])]], self._who("fit"))
         # The most likely mean of one class is infinite, and later rows could not correct it.

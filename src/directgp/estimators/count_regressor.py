@@ -15,8 +15,9 @@ from typing_extensions import override
 
 from directgp.errors import DirectGPWarning
 from directgp.estimators import validation
-from directgp.estimators.base import SparseGPEstimator, unchanged_on_error
+from directgp.estimators.base import SparseGPEstimator
 from directgp.estimators.explanations import FeatureRelevance, feature_relevance
+from directgp.estimators.fit_procedure import unchanged_on_error
 from directgp.estimators.plotting import plot_numbers
 from directgp.estimators.preprocessing import Column
 from directgp.estimators.validation import ArrayLike, ValidationData, row_values
@@ -105,8 +106,8 @@ n_iter_, findings_, feature_importances_, n_features_in_, feature_names_in_
             The other methods take exposure and trials, too, for the rows they are given.
         """
         with unchanged_on_error(self):
-            given = row_values(self._who("fit"), exposure=exposure, trials=trials)
-            self._fit(X, y, sample_weight, validation_data, given)
+            constants = row_values(self._who("fit"), exposure=exposure, trials=trials)
+            self._fit(X, y, sample_weight, validation_data, constants)
         return self
 
     def partial_fit(
@@ -127,11 +128,11 @@ n_iter_, findings_, feature_importances_, n_features_in_, feature_names_in_
             One or more new rows, as in `fit`; do not repeat those of earlier calls.
         """
         with unchanged_on_error(self):
-            given = row_values(self._who("partial_fit"), exposure=exposure, trials=trials)
+            constants = row_values(self._who("partial_fit"), exposure=exposure, trials=trials)
             if self._is_trained:
-                self._partial_fit(X, y, sample_weight, given)
+                self._partial_fit(X, y, sample_weight, constants)
             else:
-                self._fit(X, y, sample_weight, row_values=given)
+                self._fit(X, y, sample_weight, row_values=constants)
         return self
 
     def predict(
@@ -141,9 +142,9 @@ n_iter_, findings_, feature_importances_, n_features_in_, feature_names_in_
 
         Where it is beyond float64, as E e^f is for a wide q(f), the median stands in for it.
         """
-        given = row_values(self._who("predict"), exposure=exposure, trials=trials)
+        constants = row_values(self._who("predict"), exposure=exposure, trials=trials)
         (mean,) = self._over_blocks(
-            X, "predict", lambda like, q, _: [point_prediction(like, q)], given
+            X, "predict", lambda like, q, _: [point_prediction(like, q)], constants
         )
         return mean
 
@@ -155,8 +156,8 @@ n_iter_, findings_, feature_importances_, n_features_in_, feature_names_in_
         trials: ArrayLike | None = None,
     ) -> NDArray[np.float64]:
         """Return quantiles of the count, shape (n, number of levels)."""
-        given = row_values(self._who("predict_quantiles"), exposure=exposure, trials=trials)
-        return self._quantiles(X, levels, "predict_quantiles", given)
+        constants = row_values(self._who("predict_quantiles"), exposure=exposure, trials=trials)
+        return self._quantiles(X, levels, "predict_quantiles", constants)
 
     def predict_interval(
         self,
@@ -166,8 +167,8 @@ n_iter_, findings_, feature_importances_, n_features_in_, feature_names_in_
         trials: ArrayLike | None = None,
     ) -> tuple[Column, Column]:
         """Return the ends, both included, of a central interval with at least this probability."""
-        given = row_values(self._who("predict_interval"), exposure=exposure, trials=trials)
-        return self._interval(X, coverage, given)
+        constants = row_values(self._who("predict_interval"), exposure=exposure, trials=trials)
+        return self._interval(X, coverage, constants)
 
     def predict_frame(
         self,
@@ -181,8 +182,8 @@ n_iter_, findings_, feature_importances_, n_features_in_, feature_names_in_
 
         Columns are ``mean`` and ``sd`` of the count, the ends of intervals, and quantiles.
         """
-        given = row_values(self._who("predict_frame"), exposure=exposure, trials=trials)
-        return self._frame(X, intervals, quantiles, given)
+        constants = row_values(self._who("predict_frame"), exposure=exposure, trials=trials)
+        return self._frame(X, intervals, quantiles, constants)
 
     def predict_pmf(
         self,
@@ -194,7 +195,7 @@ n_iter_, findings_, feature_importances_, n_features_in_, feature_names_in_
         """Return the probabilities of the counts 0 to max_count, shape (n, max_count + 1)."""
         who = self._who("predict_pmf")
         validation.check_whole(max_count, 0, f"max_count of {who}")
-        given = row_values(who, exposure=exposure, trials=trials)
+        constants = row_values(who, exposure=exposure, trials=trials)
 
         def pmf(likelihood: Likelihood, q: Marginals, _: slice) -> list[Tensor]:
             n = len(q.mean)
@@ -202,10 +203,10 @@ n_iter_, findings_, feature_importances_, n_features_in_, feature_names_in_
             largest = likelihood.largest_target()
             possible = counts if largest is None else torch.minimum(counts, largest)
             parts = possible.split(max(1, _BLOCK // n))
-            found = torch.cat([predictive_log_density(likelihood, y, q).exp() for y in parts])
-            return [*torch.where(counts == possible, found, 0.0)]
+            chances = torch.cat([predictive_log_density(likelihood, y, q).exp() for y in parts])
+            return [*torch.where(counts == possible, chances, 0.0)]
 
-        return np.stack(self._over_blocks(X, "predict_pmf", pmf, given), axis=1)
+        return np.stack(self._over_blocks(X, "predict_pmf", pmf, constants), axis=1)
 
     def sample_y(
         self,
@@ -216,8 +217,8 @@ n_iter_, findings_, feature_importances_, n_features_in_, feature_names_in_
         trials: ArrayLike | None = None,
     ) -> NDArray[np.float64]:
         """Return joint samples of y, shape (n, n_samples); needs memory for an n × n matrix."""
-        given = row_values(self._who("sample_y"), exposure=exposure, trials=trials)
-        return self._sample(X, n_samples, random_state, given)
+        constants = row_values(self._who("sample_y"), exposure=exposure, trials=trials)
+        return self._sample(X, n_samples, random_state, constants)
 
     @override
     def log_density(
@@ -229,8 +230,8 @@ n_iter_, findings_, feature_importances_, n_features_in_, feature_names_in_
     ) -> Column:
         """Return the log of the predictive probability of each count."""
         self._warn_without_exposure(exposure, "log_density")
-        given = row_values(self._who("log_density"), exposure=exposure, trials=trials)
-        return self._log_density(X, y, "log_density", given)
+        constants = row_values(self._who("log_density"), exposure=exposure, trials=trials)
+        return self._log_density(X, y, "log_density", constants)
 
     def nll(
         self,
@@ -242,8 +243,8 @@ n_iter_, findings_, feature_importances_, n_features_in_, feature_names_in_
     ) -> float:
         """Return the mean negative log probability of the counts: the smaller the better."""
         self._warn_without_exposure(exposure, "nll")
-        given = row_values(self._who("nll"), exposure=exposure, trials=trials)
-        return self._nll(X, y, sample_weight, given)
+        constants = row_values(self._who("nll"), exposure=exposure, trials=trials)
+        return self._nll(X, y, sample_weight, constants)
 
     def score(
         self,
@@ -264,17 +265,19 @@ n_iter_, findings_, feature_importances_, n_features_in_, feature_names_in_
             what = "D² is not defined if every count is 0."
             warnings.warn(what, UndefinedMetricWarning, stacklevel=2)
             return float("nan")
-        given = trials if exposure is None else exposure
-        over = np.ones(len(counts)) if given is None else np.asarray(given, dtype=np.float64)
+        exposures = trials if exposure is None else exposure
+        over = (
+            np.ones(len(counts)) if exposures is None else np.asarray(exposures, dtype=np.float64)
+        )
         weights = validation.check_sample_weight(sample_weight, counts[:, None], self._who("score"))
         rate = np.average(counts, weights=weights) / np.average(over, weights=weights)
         from sklearn.metrics import mean_tweedie_deviance  # 0.1 s that a fit does not need
 
-        found, constant = (
+        deviance, constant = (
             mean_tweedie_deviance(counts, each, sample_weight=weights, power=1)
             for each in (mean, rate * over)
         )
-        return float(1 - found / constant)
+        return float(1 - deviance / constant)
 
     @override
     def feature_relevance(
@@ -290,8 +293,8 @@ n_iter_, findings_, feature_importances_, n_features_in_, feature_names_in_
         """Return how much the model uses each feature; exposure or trials are those of the rows."""
         if X is not None:
             self._warn_without_exposure(exposure, "feature_relevance")
-        given = row_values(self._who("feature_relevance"), exposure=exposure, trials=trials)
-        return feature_relevance(self, X, y, given, n_repeats, random_state)
+        constants = row_values(self._who("feature_relevance"), exposure=exposure, trials=trials)
+        return feature_relevance(self, X, y, constants, n_repeats, random_state)
 
     def _warn_without_exposure(self, exposure: ArrayLike | None, method: str) -> None:
         """Warn if counts are scored without exposure, and the model was trained with exposures."""
@@ -314,8 +317,8 @@ n_iter_, findings_, feature_importances_, n_features_in_, feature_names_in_
     ) -> "Axes":
         """Plot a histogram of P(Y ≤ y) over the rows; it is flat if predictions are calibrated."""
         require_matplotlib()
-        given = row_values(self._who("plot_calibration"), exposure=exposure, trials=trials)
-        return plot_pit(self._pit(X, y, given), ax)
+        constants = row_values(self._who("plot_calibration"), exposure=exposure, trials=trials)
+        return plot_pit(self._pit(X, y, constants), ax)
 
     def plot_predictions(
         self,
@@ -328,8 +331,8 @@ n_iter_, findings_, feature_importances_, n_features_in_, feature_names_in_
     ) -> "Axes":
         """Plot mean and intervals along one feature; with more, predictions against targets."""
         check_is_fitted(self)
-        given = row_values(self._who("plot_predictions"), exposure=exposure, trials=trials)
-        return plot_numbers(self, X, y, coverage, given, ax)
+        constants = row_values(self._who("plot_predictions"), exposure=exposure, trials=trials)
+        return plot_numbers(self, X, y, coverage, constants, ax)
 
     def __sklearn_tags__(self) -> Tags:
         tags = super().__sklearn_tags__()

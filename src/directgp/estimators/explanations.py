@@ -4,7 +4,7 @@ import copy
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from numbers import Integral
-from typing import TYPE_CHECKING, Any, NamedTuple, final
+from typing import Any, NamedTuple, final
 
 import numpy as np
 import torch
@@ -16,6 +16,7 @@ from torch import Tensor
 
 from directgp.errors import refuse, require
 from directgp.estimators.plotting import without_names
+from directgp.estimators.predictions import PredictingEstimator
 from directgp.estimators.preprocessing import Column, Columns, Scalings
 from directgp.estimators.validation import ArrayLike, RowValues, check_whole
 from directgp.likelihoods.base import Classes, Likelihood
@@ -28,9 +29,6 @@ from directgp.predictive import predictive_log_density
 from directgp.predictive.moments import centre, check_coverage, class_log_probabilities
 from directgp.shapes import Marginals
 from directgp.text import decimals_for, did_you_mean, percent, text_table, with_error
-
-if TYPE_CHECKING:
-    from directgp.estimators.base import SparseGPEstimator
 
 Tables = Float64[np.ndarray, "g n d"]
 """Rows once for each value of a grid."""
@@ -66,18 +64,25 @@ class Explained(NamedTuple):
     """A trained model, and the scalings of its data; the methods take inputs in their units."""
 
     posterior: SparsePosterior
+    """q(f) of scaled inputs."""
+
     likelihood: Likelihood
+    """p(y given f) of scaled targets."""
+
     scalings: Scalings
+    """Scalings of inputs and targets."""
 
     @classmethod
-    def of(cls, model: "SparseGPEstimator") -> "Explained":
+    def of(cls, model: PredictingEstimator) -> "Explained":
         """Return the model of a fitted estimator."""
         return cls(model.posterior_, model.likelihood_, model.scalings_)
 
     def relevance(self) -> Array | None:
         """Return the shares of `feature_importances_`; None without ARD lengthscales."""
-        kernel, Z = self.posterior.prior.kernel, self.posterior.Z.detach().flatten(0, -2)
-        scales, imputation = self.posterior.prior.length_scales(), self.scalings.imputation
+        kernel = self.posterior.prior.kernel
+        Z = self.posterior.Z.detach().flatten(0, -2)
+        scales = self.posterior.prior.length_scales()
+        imputation = self.scalings.imputation
         radial = any(isinstance(part, _RADIAL) for part in kernel.modules())
         if scales is None or len(scales) != Z.shape[1] or not radial:
             return None
@@ -86,9 +91,9 @@ class Explained(NamedTuple):
         slopes = np.where(constant & ~constant.all(), 0.0, 1 / scales)
         if imputation is not None:
             # A feature and the indicator of its gaps count together.
-            own, indicators = np.split(slopes, [len(imputation.medians)])
-            np.add.at(own, list(imputation.indicated), indicators)
-            slopes = own
+            sums, indicators = np.split(slopes, [len(imputation.medians)])
+            np.add.at(sums, list(imputation.indicated), indicators)
+            slopes = sums
         return np.asarray(slopes / slopes.sum())
 
     @property
@@ -165,12 +170,12 @@ class Explained(NamedTuple):
 
         Three or more classes have mean and ends of each.
         """
-        found = []
+        curves = []
         for j in features:
             grid, tables = self._along(X, j)
             pairs = zip(self.averages(tables), self.bands(tables, coverage), strict=True)
-            found.append(np.stack([grid, *(row for mean, ends in pairs for row in (mean, *ends))]))
-        return found
+            curves.append(np.stack([grid, *(row for mean, ends in pairs for row in (mean, *ends))]))
+        return curves
 
     def _along(self, X: Columns, j: int) -> tuple[Array, Float64[np.ndarray, "g m d"]]:
         """Return the values of a feature, and the rows to average over with each of them."""
@@ -187,15 +192,17 @@ class Explained(NamedTuple):
 
 def increases(nll: Callable[[Columns], float], X: Columns, random: Any) -> Array:
     """Return the increase of the NLL of rows when each feature is shuffled once."""
-    order, before, found = random.permutation(len(X)), nll(X), []
+    order = random.permutation(len(X))
+    before = nll(X)
+    rises = []
     for j in range(X.shape[1]):
         shuffled = X.copy()
         shuffled[:, j] = X[order, j]
-        found.append(nll(shuffled) - before)
-    return np.array(found)
+        rises.append(nll(shuffled) - before)
+    return np.array(rises)
 
 
-def feature_names(model: "SparseGPEstimator", indicators: bool = False) -> list[str]:
+def feature_names(model: PredictingEstimator, indicators: bool = False) -> list[str]:
     """Return the names of the features, or their numbers, and those of indicators of gaps."""
     numbers = [f"column {j}" for j in range(model.n_features_in_)]
     names = [*map(str, getattr(model, "feature_names_in_", numbers))]
@@ -209,13 +216,16 @@ class FeatureRelevance:
     """How much a model uses each feature; its text is a table, the most important first."""
 
     features: tuple[str, ...]
+    """Names of the features."""
+
     relevance: Array | None
-    """Names, and `feature_importances_`; None if the kernel has no lengthscale for each feature."""
+    """`feature_importances_`; None if the kernel has no lengthscale for each feature."""
 
     importance: Array | None = None
+    """Increase of the mean NLL when the feature is shuffled; None without rows."""
+
     importance_error: Array | None = None
-    """Increase of the mean NLL when the feature is shuffled, and its standard error over the
-    repeats; None without rows."""
+    """Standard error of the importance over the repeats; None without rows."""
 
     def to_dict(self) -> dict[str, list[Any]]:
         """Return the columns that are known, by name, for a table of any library."""
@@ -225,11 +235,12 @@ class FeatureRelevance:
             "importance": self.importance,
             "importance_error": self.importance_error,
         }
-        known = {name: values for name, values in columns.items() if values is not None}
-        return {name: np.asarray(values).tolist() for name, values in known.items()}
+        filled = {name: values for name, values in columns.items() if values is not None}
+        return {name: np.asarray(values).tolist() for name, values in filled.items()}
 
     def __repr__(self) -> str:
-        columns, notes = {"feature": [*self.features]}, [f"{NO_LENGTH_SCALES}: no relevance."]
+        columns = {"feature": [*self.features]}
+        notes = [f"{NO_LENGTH_SCALES}: no relevance."]
         if self.relevance is not None:
             columns["relevance"] = [percent(share, 1) for share in self.relevance]
             notes = ["relevance: share in the sum of 1 / lengthscale, in standard deviations"]
@@ -248,7 +259,7 @@ class FeatureRelevance:
 
 
 def feature_relevance(
-    model: "SparseGPEstimator",
+    model: PredictingEstimator,
     X: ArrayLike | None,
     y: ArrayLike | None,
     row_values: RowValues | None,
@@ -257,7 +268,8 @@ def feature_relevance(
 ) -> FeatureRelevance:
     """Return the relevance by lengthscales and, with rows, the permutation importance."""
     check_is_fitted(model)
-    who, names = model._who("feature_relevance"), tuple(feature_names(model))
+    who = model._who("feature_relevance")
+    names = tuple(feature_names(model))
     check_whole(n_repeats, 2, f"n_repeats of {who}")
     got = "no X" if X is None else "no y"
     require((X is None) == (y is None), f"X and y of {who}", "given together", got)
@@ -273,13 +285,13 @@ def feature_relevance(
 
     random = check_random_state(random_state)
     with without_names():
-        found = np.stack([increases(nll, inputs, random) for _ in range(n_repeats)])
-    error = found.std(axis=0, ddof=1) / np.sqrt(n_repeats)
-    return FeatureRelevance(names, relevance, found.mean(axis=0), error)
+        repeats = np.stack([increases(nll, inputs, random) for _ in range(n_repeats)])
+    error = repeats.std(axis=0, ddof=1) / np.sqrt(n_repeats)
+    return FeatureRelevance(names, relevance, repeats.mean(axis=0), error)
 
 
 def partial_dependence(
-    model: "SparseGPEstimator",
+    model: PredictingEstimator,
     X: ArrayLike,
     features: str | int | Sequence[str | int] | None = None,
     *,
@@ -287,10 +299,12 @@ def partial_dependence(
 ) -> tuple[PartialDependence, ...]:
     """Return what `plot_partial_dependence` of a fitted estimator draws, with its arguments."""
     check_is_fitted(model)
-    who, names = model._who("plot_partial_dependence"), feature_names(model)
+    who = model._who("plot_partial_dependence")
+    names = feature_names(model)
     check_coverage(who, coverage)
     chosen = None if features is None else _positions(features, names, who)
-    inputs, classes = model._inputs(X, who), getattr(model, "classes_", None)
+    inputs = model._inputs(X, who)
+    classes = getattr(model, "classes_", None)
     target = "rate" if model._task == "count" else "mean of y"
     names_of_classes: tuple[str, ...] = ()
     if classes is not None:
@@ -298,21 +312,23 @@ def partial_dependence(
         target = "probability" if many else f"P({classes[1]})"
         names_of_classes = tuple(map(str, classes)) if many else ()
     explained = Explained.of(model)
-    known = np.flatnonzero(~np.isnan(inputs).all(axis=0)).tolist()
+    with_values = np.flatnonzero(~np.isnan(inputs).all(axis=0)).tolist()
     if chosen is None:
         by = explained.relevance()
         if by is None:
             by = np.zeros(len(names))
-            for j in known:
+            for j in with_values:
                 curves = explained.averages(explained._along(inputs, j)[1])
                 by[j] = np.ptp(curves, axis=1).max()
-        chosen = [j for j in np.argsort(-by, kind="stable").tolist() if j in known][:_MAX_FEATURES]
+        chosen = [j for j in np.argsort(-by, kind="stable").tolist() if j in with_values][
+            :_MAX_FEATURES
+        ]
     for j in chosen:
-        require(j in known, f"features of {who}", "columns with values in X", repr(names[j]))
-    found = explained.curves(inputs, chosen, coverage)
+        require(j in with_values, f"features of {who}", "columns with values in X", repr(names[j]))
+    drawn = explained.curves(inputs, chosen, coverage)
     return tuple(
         dependence_on(names[j], target, curve, coverage, names_of_classes)
-        for j, curve in zip(chosen, found, strict=True)
+        for j, curve in zip(chosen, drawn, strict=True)
     )
 
 
@@ -320,7 +336,8 @@ def dependence_on(
     feature: str, target: str, curve: Array, coverage: float, classes: tuple[str, ...] = ()
 ) -> PartialDependence:
     """Return the record to draw from one of `Explained.curves`, with names of several classes."""
-    grid, few = curve[0], len(curve[0]) <= _FEW
+    grid = curve[0]
+    few = len(curve[0]) <= _FEW
     mean, lower, upper = (curve[k::3] if classes else curve[k] for k in (1, 2, 3))
     return PartialDependence(feature, target, grid, mean, lower, upper, coverage, few, classes)
 

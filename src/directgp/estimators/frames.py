@@ -2,21 +2,19 @@
 
 import sys
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
 from directgp.errors import InvalidInputError, require
+from directgp.estimators.predictions import PredictingEstimator
 from directgp.estimators.validation import ArrayLike, RowValues, is_frame
 from directgp.likelihoods.base import Likelihood
 from directgp.predictive import predictive_quantiles, predictive_variance
 from directgp.predictive.api import point_prediction
 from directgp.shapes import Marginals
-
-if TYPE_CHECKING:
-    from directgp.estimators.base import SparseGPEstimator
 
 _ONE_DEVIATION = (0.15865525393145707, 0.8413447460685429)
 """Φ(−1) and Φ(1)."""
@@ -41,7 +39,7 @@ def names_of_numbers(intervals: Sequence[float], quantiles: Sequence[float]) -> 
 
 
 def predicted_numbers(
-    model: "SparseGPEstimator",
+    model: PredictingEstimator,
     X: ArrayLike,
     intervals: Sequence[float],
     quantiles: Sequence[float],
@@ -63,9 +61,10 @@ def predicted_numbers(
 def table_like(X: Any, columns: dict[str, Any], who: str) -> Any:
     """Return a table of these columns, of the library of X and with its index."""
     library = type(X).__module__.partition(".")[0]
-    known = is_frame(X) and library in ("pandas", "polars")
-    got, remedy = type(X).__name__, "For arrays there are predict and predict_quantiles."
-    require(known, f"X of {who}", "a DataFrame of pandas or polars", got, remedy)
+    supported = is_frame(X) and library in ("pandas", "polars")
+    got = type(X).__name__
+    remedy = "For arrays there are predict and predict_quantiles."
+    require(supported, f"X of {who}", "a DataFrame of pandas or polars", got, remedy)
     make = sys.modules[library].DataFrame
     return make(columns, index=X.index) if library == "pandas" else make(columns)
 
@@ -73,9 +72,9 @@ def table_like(X: Any, columns: dict[str, Any], who: str) -> Any:
 def check_shares(shares: Any, name: str, who: str) -> list[float]:
     """Return probabilities of intervals, or levels of quantiles, as a list; it may be empty."""
     try:
-        found = [float(each) for each in np.atleast_1d(np.asarray(shares, dtype=np.float64))]
+        numbers = [float(each) for each in np.atleast_1d(np.asarray(shares, dtype=np.float64))]
     except (TypeError, ValueError) as error:
         raise InvalidInputError(f"{name} of {who} must be numbers. Got {shares!r}.") from error
-    for each in found:
+    for each in numbers:
         require(0 < each < 1, f"{name} of {who}", "between 0 and 1, ends excluded", each)
-    return found
+    return numbers

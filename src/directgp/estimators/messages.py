@@ -20,9 +20,17 @@ from directgp.training.coverage import Group
 from directgp.training.result import BetaPath, Status, TrainingResult
 
 _MIN_REPEATED_SHARE = 0.01
+"""Share of repeated rows from which they are mentioned."""
+
 _MIN_REPEATED = 5
+"""Number of repeated rows from which they are mentioned."""
+
 _MAX_COUNT = 1000
+"""Largest integer that looks like a count."""
+
 _MIN_COUNTS = 20
+"""Rows from which integers may look like counts."""
+
 _MIN_SKEWNESS = 0.4
 """Skewness from which integers look like counts: that of a Poisson variable of mean 6."""
 
@@ -32,15 +40,20 @@ _FLAT = 100.0
 _SMALL_WEIGHT = 0.5
 """Mean weight of a row below which the weights look relative to each other."""
 
-_FAR, _WIDE = 5.0, 10.0
-"""Mean and deviation of scaled new rows from which they are unlike those of the first fit."""
+_FAR = 5.0
+"""Mean of scaled new rows from which they are unlike those of the first fit."""
+
+_WIDE = 10.0
+"""Deviation of scaled new rows from which they are unlike those of the first fit."""
 
 _FALLING = 5e-3
 """Relative fall of the loss over the last tenth of the steps of a run that stopped too early."""
 
 _STACK_LEVEL = 4
+"""Frames from `warnings.warn` to the caller of `fit`."""
+
 _STACK_LEVEL_OF_OUTPUT = 6
-"""Frames from `warnings.warn` to the caller of `fit`, of one output and of several."""
+"""Frames from `warnings.warn` to the caller of `fit` of several outputs."""
 
 OUTPUT: ContextVar[str] = ContextVar("OUTPUT", default="")
 """The output of y that is being fitted in this thread, if there are several."""
@@ -56,7 +69,9 @@ def row_findings(
     table: TrainingTable, names: FeatureNames | None, num_inducing: int | None, warm: bool
 ) -> Iterator[str]:
     """Warn about constant columns, repeated rows, small weights, new units and too few rows."""
-    X, n, num_rows = table.X.double().cpu().numpy(), len(table.X), table.num_rows
+    X = table.X.double().cpu().numpy()
+    n = len(table.X)
+    num_rows = table.num_rows
     if named := _named(X.min(axis=0) == X.max(axis=0), names):
         yield (
             f"The same value in every training row: {named}. The model cannot learn from it, and "
@@ -188,10 +203,12 @@ def narrow_intervals(
     kind = "validation" if fitted.path is not None and fitted.path.points else "training"
 
     def place(group: Group) -> str:
-        feature, scaling = group.feature, scalings.targets
+        feature = group.feature
+        scaling = scalings.targets
         what = "the predicted mean"
         if feature is not None:
-            what, scaling = _named_column(feature, names), scalings.inputs
+            what = _named_column(feature, names)
+            scaling = scalings.inputs
         j = feature or 0
         ends = sorted(end * scaling.scale[j] + scaling.shift[j] for end in (group.low, group.high))
         return (
@@ -208,9 +225,9 @@ def narrow_intervals(
         )
     if narrow := fitted.coverage.narrow:
         more = len(narrow) - 1
-        others = f", and too few in {plural(more, 'other part')} of the table" if more else ""
+        rest = f", and too few in {plural(more, 'other part')} of the table" if more else ""
         yield (
-            f"The {intervals} are too narrow in places: they hold only {place(narrow[0])}{others}. "
+            f"The {intervals} are too narrow in places: they hold only {place(narrow[0])}{rest}. "
             "Do not rely on them there. A feature that says where targets scatter more, a larger "
             "beta or another likelihood may help."
         )
@@ -224,7 +241,8 @@ def ended_early(status: Status, reason: str) -> Iterator[str]:
 
 def not_converged(result: TrainingResult, compared: bool = False) -> Iterator[str]:
     """Warn if the budget ended training while the loss fell fast; `compared` if β was chosen."""
-    losses, tail = result.history, max(2, len(result.history) // 10)
+    losses = result.history
+    tail = max(2, len(result.history) // 10)
     if result.status is not Status.BUDGET:
         return
     if len(losses) > tail:
@@ -240,9 +258,14 @@ def not_converged(result: TrainingResult, compared: bool = False) -> Iterator[st
 
 def findings_of_fit(model: Any, fit: Fit, fitted: Fitted) -> Iterator[str]:
     """Yield the warnings about the training rows and the result of `fit`."""
-    names, result = _names(model, fit.table.scalings), fitted.result
-    given = isinstance(model.num_inducing, int | np.integer) and isinstance(model.inducing, str)
-    yield from row_findings(fit.table, names, model.num_inducing if given else None, fit.warm)
+    names = _names(model, fit.table.scalings)
+    result = fitted.result
+    fixed_number = isinstance(model.num_inducing, int | np.integer) and isinstance(
+        model.inducing, str
+    )
+    yield from row_findings(
+        fit.table, names, model.num_inducing if fixed_number else None, fit.warm
+    )
     yield from training_findings(result, fitted.path, names, model.n_features_in_)
     yield from narrow_intervals(fitted, fit.table.scalings, names)
     if fitted.end is not None and fitted.end.status is Status.BUDGET:
@@ -263,18 +286,20 @@ def issue(
     findings: Iterable[str], result: TrainingResult, compared: bool = False
 ) -> tuple[str, ...]:
     """Issue a `DirectGPWarning` for each finding, a `ConvergenceWarning` if due; return all."""
-    found, unfinished = tuple(findings), tuple(not_converged(result, compared))
+    texts_of_fit = tuple(findings)
+    unfinished = tuple(not_converged(result, compared))
     output = OUTPUT.get()
     about, level = (f"Output {output}: ", _STACK_LEVEL_OF_OUTPUT) if output else ("", _STACK_LEVEL)
-    for texts, category in ((found, DirectGPWarning), (unfinished, ConvergenceWarning)):
+    for texts, category in ((texts_of_fit, DirectGPWarning), (unfinished, ConvergenceWarning)):
         for text in texts:
             warnings.warn(about + text, category, stacklevel=level)
-    return found + unfinished
+    return texts_of_fit + unfinished
 
 
 def _names(model: Any, scalings: Scalings) -> FeatureNames | None:
     """Return the names of the columns that are trained on, if they have some."""
-    names, imputation = getattr(model, "feature_names_in_", None), scalings.imputation
+    names = getattr(model, "feature_names_in_", None)
+    imputation = scalings.imputation
     if imputation is None or not imputation.indicated:
         return names
     numbers = [f"column {j}" for j in range(model.n_features_in_)]

@@ -30,6 +30,8 @@ class Targets(NamedTuple):
     """Targets of several outputs, one column each; NaN where one is missing."""
 
     values: Float64[np.ndarray, "n P"]
+    """Targets as numbers."""
+
     names: tuple[str, ...] | None
     """The names of the columns of a table."""
 
@@ -37,23 +39,28 @@ class Targets(NamedTuple):
     def checked(cls, y: Any, who: str, like: Any = None) -> "Targets":
         """Return finite float64 or NaN; raise unless the columns are those of a fitted model."""
         names = tuple(map(str, y.columns)) if validation.is_frame(y) else None
-        given = np.asarray(validation.plain_array(y))
+        table = np.asarray(validation.plain_array(y))
         if like is not None:
             number = len(like.outputs_)
             allowed = f"of shape (n, {number}), a column for each output"
-            fits = given.ndim == 2 and given.shape[1] == number
-            require(fits, f"y of {who}", allowed, f"shape {given.shape}")
-            known = getattr(like, "output_names_", None)
-            if names is not None and known is not None:
-                require(names == known, f"columns of y of {who}", f"{known}, as in fit", names)
-        if given.dtype.kind == "f":
-            validation.check_finite("y", np.where(np.isnan(given), 0, given), who, names)
-        found = []
-        for column in given.T:
+            fits = table.ndim == 2 and table.shape[1] == number
+            require(fits, f"y of {who}", allowed, f"shape {table.shape}")
+            names_of_fit = getattr(like, "output_names_", None)
+            if names is not None and names_of_fit is not None:
+                require(
+                    names == names_of_fit,
+                    f"columns of y of {who}",
+                    f"{names_of_fit}, as in fit",
+                    names,
+                )
+        if table.dtype.kind == "f":
+            validation.check_finite("y", np.where(np.isnan(table), 0, table), who, names)
+        columns = []
+        for column in table.T:
             missing = validation.gaps(column)
             values = validation.numbers(np.where(missing, 0, column), who)
-            found.append(np.where(missing, np.nan, values))
-        return cls(np.stack(found, axis=1), names)
+            columns.append(np.where(missing, np.nan, values))
+        return cls(np.stack(columns, axis=1), names)
 
     def name(self, k: int) -> str:
         """Return the name of an output, or its number, for people."""
@@ -84,15 +91,19 @@ class OutputCall(NamedTuple):
     """A call of one output: its model, the rows with a target, and the arguments for these rows."""
 
     model: Any
+    """The fitted model of the output."""
+
     rows: Bool[np.ndarray, " n"] | None
     """None for all rows."""
 
     arguments: dict[str, Any]
+    """Arguments of the method, for these rows."""
 
 
 def parts_of(model: Any, method: str, given: dict[str, Any]) -> list[OutputCall]:
     """Return the outputs of a fitted model, each with its share of the arguments of a method."""
-    who, members = model._who(method), model.outputs_
+    who = model._who(method)
+    members = model.outputs_
     constants = {
         name: _column_of(given[name], name, who, len(members), _rows_of(given["X"]))
         for name in ROW_CONSTANTS
@@ -100,26 +111,28 @@ def parts_of(model: Any, method: str, given: dict[str, Any]) -> list[OutputCall]
     }
     if given.get("random_state") is not None:
         # One source of random numbers: draws of two outputs are independent.
-        given = {**given, "random_state": check_random_state(given["random_state"])}
+        given = given | {"random_state": check_random_state(given["random_state"])}
     if "y" not in given:
         return [
             OutputCall(member, None, given | {name: at(k) for name, at in constants.items()})
             for k, member in enumerate(members)
         ]
-    targets, X = Targets.checked(given["y"], who, model), given["X"]
+    targets = Targets.checked(given["y"], who, model)
+    X = given["X"]
     gaps = members[0].scalings_.imputation is not None
     inputs = validation.finite_inputs(model, X, who, gaps=gaps)
     check_consistent_length(inputs, targets.values)
     weights = validation.check_sample_weight(given.get("sample_weight"), inputs, who)
-    known, found = ~np.isnan(targets.values), []
+    present = ~np.isnan(targets.values)
+    calls = []
     for k, member in enumerate(members):
-        rows = known[:, k]
-        own = {"X": _taken(X, inputs, rows), "y": targets.values[rows, k]}
+        rows = present[:, k]
+        arguments = {"X": _taken(X, inputs, rows), "y": targets.values[rows, k]}
         if weights is not None:
-            own["sample_weight"] = weights[rows]
-        own |= {name: at(k)[rows] for name, at in constants.items()}
-        found.append(OutputCall(member, rows, given | own))
-    return found
+            arguments["sample_weight"] = weights[rows]
+        arguments |= {name: at(k)[rows] for name, at in constants.items()}
+        calls.append(OutputCall(member, rows, given | arguments))
+    return calls
 
 
 def _column_of(values: Any, name: str, who: str, number: int, rows: int) -> Callable[[int], Any]:
@@ -158,10 +171,10 @@ def columns(
             "The outputs have different numbers of latent functions. Use those of each output: "
             "model.outputs_[k]."
         )
-    known = {id(part): values for part, values in zip(asked, results, strict=True)}
+    values_of = {id(part): values for part, values in zip(asked, results, strict=True)}
     full = []
     for part in parts:
-        values: Any = known.get(id(part))
+        values: Any = values_of.get(id(part))
         if part.rows is not None:
             whole = np.full((len(part.rows), *results[0].shape[1:]), np.nan)
             if values is not None:
@@ -200,13 +213,13 @@ def over_outputs(
                     f"{len(model.outputs_)}. Use model.outputs_[k].{name}(…)."
                 )
             bound = signature.bind(model, *args, **kwargs)
-            _, *given = bound.arguments.items()
-            parts = parts_of(model, name, dict(given))
+            _, *arguments = bound.arguments.items()
+            parts = parts_of(model, name, dict(arguments))
             # An output without a target in these rows has no result.
             asked = [part for part in parts if part.rows is None or part.rows.any()]
             require(bool(asked), f"y of {model._who(name)}", "with a value", "only missing ones")
-            found = [getattr(part.model, name)(**part.arguments) for part in asked]
-            results: Result = join(parts, asked, found)
+            results_of_outputs = [getattr(part.model, name)(**part.arguments) for part in asked]
+            results: Result = join(parts, asked, results_of_outputs)
             return results
 
         return called
@@ -227,7 +240,8 @@ def fit_outputs(
     row_values: RowValues | None = None,
 ) -> None:
     """Fit a model of each output on the rows where it has a target, or update those there are."""
-    who, before = model._who(method), vars(model).get("outputs_")
+    who = model._who(method)
+    before = vars(model).get("outputs_")
     model._check_parameters()
     update = method == "partial_fit" and before is not None
     goes_on = update or (before is not None and bool(model.warm_start))
@@ -237,33 +251,38 @@ def fit_outputs(
     inputs = validation.finite_inputs(model, X, who, not goes_on, least, gaps)
     check_consistent_length(inputs, targets.values)
     weights = validation.check_sample_weight(sample_weight, inputs, who, least)
-    known, number = ~np.isnan(targets.values), targets.values.shape[1]
+    present = ~np.isnan(targets.values)
+    number = targets.values.shape[1]
     constants = {}
     if row_values is not None:
         name, values = row_values
         constants = {name: _column_of(values, name, who, number, len(inputs))}
-    weighed = known if weights is None else known & (weights > 0)[:, None]
+    weighed = present if weights is None else present & (weights > 0)[:, None]
     for k in range(0 if update else number):
         count = int(weighed[:, k].sum())
-        who_k, remedy = f"column {targets.name(k)} of y of {who}", "Drop it, or give more rows."
+        who_k = f"column {targets.name(k)} of y of {who}"
+        remedy = "Drop it, or give more rows."
         require(count >= least, who_k, f"one with at least {least} values", f"{count}", remedy)
     examples = _validation_parts(model, validation_data, who, number)
-    members, params = [], model.get_params(deep=False)
+    members = []
+    params = model.get_params(deep=False)
     for k in range(number):
         # Attributes of a copy are replaced, so that `model` is as it was after an error.
         member = copy.copy(before[k]) if goes_on and before else type(model)()
         member.set_params(**params)
-        rows = known[:, k]
+        rows = present[:, k]
         if rows.any():
             if model.time_budget is not None:
                 member.time_budget = model.time_budget / number
-            own = {name: at(k)[rows] for name, at in constants.items()}
+            arguments = {name: at(k)[rows] for name, at in constants.items()}
             if validation_data is not None:
-                own["validation_data"] = examples[k]
-            some = None if weights is None else weights[rows]
+                arguments["validation_data"] = examples[k]
+            weights_of_rows = None if weights is None else weights[rows]
             with _naming(targets.name(k)):
                 chosen = _taken(X, inputs, rows)
-                getattr(member, method)(chosen, targets.values[rows, k], some, **own)
+                getattr(member, method)(
+                    chosen, targets.values[rows, k], weights_of_rows, **arguments
+                )
             member.time_budget = model.time_budget
             if member.training_result_.status is Status.INTERRUPTED:
                 # The outputs to come would be trained without an end.
@@ -275,8 +294,8 @@ def fit_outputs(
 
 def hold(model: Any, members: Sequence[Any], names: Sequence[str] | None) -> None:
     """Make fitted models of one output the outputs of a model."""
-    kept = {*model.get_params(deep=False), "n_features_in_", "feature_names_in_"}
-    for name in vars(model).keys() - kept:
+    attributes = {*model.get_params(deep=False), "n_features_in_", "feature_names_in_"}
+    for name in vars(model).keys() - attributes:
         delattr(model, name)
     model.outputs_ = list(members)
     if names is not None:
@@ -307,14 +326,14 @@ def _validation_parts(model: Any, given: Any, who: str, number: int) -> list[Any
         inputs = validation.finite_inputs(model, given[0], who, gaps=model.missing == "impute")
         check_consistent_length(inputs, targets.values)
     rest = [_column_of(each, "row values", who, number, len(inputs)) for each in given[2:]]
-    found = []
+    examples = []
     for k in range(number):
         rows = ~np.isnan(targets.values[:, k])
         name = f"column {targets.name(k)} of y of {who}"
         require(bool(rows.any()), name, "one with values", "none")
-        own = (_taken(given[0], inputs, rows), targets.values[rows, k])
-        found.append((*own, *(at(k)[rows] for at in rest)))
-    return found
+        inputs_and_targets = (_taken(given[0], inputs, rows), targets.values[rows, k])
+        examples.append((*inputs_and_targets, *(at(k)[rows] for at in rest)))
+    return examples
 
 
 @contextmanager

@@ -29,24 +29,27 @@ def plot_numbers(
     """
     require_matplotlib()
     who = f"{type(model).__name__}.plot_predictions"
-    given = {} if row_values is None else {row_values.argument: row_values.values}
+    constants = {} if row_values is None else {row_values.argument: row_values.values}
     if model.n_features_in_ > 1:
         if y is None:
             refuse(f"y of {who}", "given with more than one feature", "None")
         targets = model._targets(X, y, "plot_predictions")
-        mean, (lower, upper) = model.predict(X, **given), model._interval(X, coverage, row_values)
+        mean = model.predict(X, **constants)
+        lower, upper = model._interval(X, coverage, row_values)
         return plot_predicted_against_actual(targets, mean, lower, upper, coverage, ax)
     inputs, grid, name = curve_points(model, X)
     model._scaled_rows(row_values, len(inputs), who)
-    data, per, ones = None, np.ones(1), None
+    data = None
+    per = np.ones(1)
+    ones = None
     if row_values is not None and ROW_CONSTANTS[row_values.argument].proportional:
         per = np.asarray(row_values.values, dtype=np.float64)
         ones = RowValues(row_values.argument, np.ones(len(grid)))
     if y is not None:
         data = inputs, model._targets(X, y, "plot_predictions") / per
     with without_names():
-        given = {} if ones is None else {ones.argument: ones.values}
-        mean = model.predict(grid[:, None], **given)
+        constants = {} if ones is None else {ones.argument: ones.values}
+        mean = model.predict(grid[:, None], **constants)
         lower, upper = model._interval(grid[:, None], coverage, ones)
     target = "y" if ones is None else f"y / {ones.argument}"
     return plot_curve(grid, mean, lower, upper, coverage, ax, data, name, target)

@@ -50,6 +50,8 @@ class ColumnScaling:
     """
 
     shift: Float64[np.ndarray, " d"]
+    """Value that becomes 0."""
+
     scale: Float64[np.ndarray, " d"]
     """Not 0; negative if the sign of the column is reversed."""
 
@@ -66,7 +68,8 @@ class ColumnScaling:
         as many equal rows. A column that is constant up to rounding is only centred.
         """
         if weights is not None:
-            values, weights = values[weights > 0], weights[weights > 0].astype(np.float64)
+            values = values[weights > 0]
+            weights = weights[weights > 0].astype(np.float64)
             weights = np.ldexp(weights, -math.frexp(float(weights.max()))[1])
         moments = [_moments(column.astype(np.float64), weights) for column in values.T]
         shift, scale = np.array(moments, dtype=np.float64).reshape(-1, 2).T
@@ -159,6 +162,8 @@ class Imputation:
     """
 
     medians: Float64[np.ndarray, " d"]
+    """Values in place of gaps."""
+
     indicated: tuple[int, ...]
     """The columns with gaps in training, in order."""
 
@@ -186,7 +191,11 @@ class Scalings:
     """The scalings of inputs and targets."""
 
     inputs: ColumnScaling
+    """Scaling of the features."""
+
     targets: ColumnScaling
+    """Scaling of the targets."""
+
     imputation: Imputation | None = None
     """Comes before the scaling of the inputs; None where they have no gaps."""
 
@@ -242,7 +251,8 @@ class Scalings:
 
     def scaled_rows(self, given: RowValues, exact: bool = False) -> Column:
         """Return row values in the units of training; `exact` for densities, without rounding."""
-        scales, values = ROW_CONSTANTS[given.argument].scales, np.asarray(given.values)
+        scales = ROW_CONSTANTS[given.argument].scales
+        values = np.asarray(given.values)
         if scales == "not":
             return values
         if scales == "as variance":
@@ -258,18 +268,28 @@ class TrainingTable:
     """Distinct training rows in the units and the order of training."""
 
     X: Float[Tensor, "n d"]
+    """Scaled inputs."""
+
     y: Float[Tensor, " n"]
+    """Scaled targets."""
+
     weights: Float[Tensor, " n"] | None
     """Weight of each row; None if all are 1."""
 
     row_argument: str | None
+    """The argument by which the row values were given."""
+
     row_values: Float[Tensor, " n"] | None
-    """The constant of each row, and the argument by which it was given."""
+    """The constant of each row."""
 
     scalings: Scalings
+    """Scalings of inputs and targets."""
+
     num_rows: int
+    """Rows of the user's table with a positive weight."""
+
     num_merged: int
-    """Rows of the user's table with a positive weight, and how many of them repeat another row."""
+    """Rows that repeat another row."""
 
     @property
     def count(self) -> float:
@@ -294,21 +314,22 @@ def prepare_rows(
     With `turn`, signs of columns are reversed so that training does not depend on them. With
     `real_valued`, the sign of y is arbitrary, too.
     """
-    kept = slice(None) if weights is None else weights > 0
-    w = np.ones(len(y)) if weights is None else weights[kept]
+    counted = slice(None) if weights is None else weights > 0
+    w = np.ones(len(y)) if weights is None else weights[counted]
     # Adding 0 turns −0 into 0.
-    scaled = scalings.scaled_inputs(X[kept]), scalings.scaled_targets(y[kept])
+    scaled = scalings.scaled_inputs(X[counted]), scalings.scaled_targets(y[counted])
     table = np.asfortranarray(np.column_stack(scaled) + 0.0)
     d = scaled[0].shape[1]
     signs = _signs(table, w / w.max(), real_valued)
     if row_values is not None:
-        table = np.column_stack([table, scalings.scaled_rows(row_values.take(kept))])
+        table = np.column_stack([table, scalings.scaled_rows(row_values.take(counted))])
         # Values that scale as the target have its sign.
         as_target = ROW_CONSTANTS[row_values.argument].scales == "as target"
         signs = np.append(signs, signs[d] if as_target else 1.0)
     order, starts = _sorted(table, signs, w)
     # Weights are the last key of the order, so those of equal rows are added in one order, too.
-    total, table = np.add.reduceat(w[order], starts), table[order[starts]]
+    total = np.add.reduceat(w[order], starts)
+    table = table[order[starts]]
     turned = signs[:d] if turn else np.ones(d)
 
     def tensor(values: np.ndarray) -> Tensor:
@@ -340,7 +361,8 @@ def _sorted(
     for sign, key in zip((*signs, 1.0), (*table.T, weights), strict=True):
         starts = np.flatnonzero(new)
         tied = np.flatnonzero(~(new & np.append(new[1:], True)))
-        rows, run = order[tied], np.cumsum(new)[tied]
+        rows = order[tied]
+        run = np.cumsum(new)[tied]
         order[tied] = rows[np.lexsort([sign * key[rows], run])]
         new[tied[1:]] |= np.diff(key[order[tied]]) != 0
     return order, starts
@@ -354,15 +376,16 @@ def _signs(table: Columns, weights: Column, signed_target: bool) -> Float64[np.n
     """
     squares = np.einsum("ij,ij->i", table, table)
     target = table.shape[1] - 1
-    signs, known = np.ones(table.shape[1]), np.zeros(len(table))
+    signs = np.ones(table.shape[1])
+    signed_sum = np.zeros(len(table))
     for j in (target, *range(target)):
         column = table[:, j]
         if j < target or signed_target:
-            for other in (column * column, squares, known):
+            for other in (column * column, squares, signed_sum):
                 terms = weights * column * other
                 total = float(terms.sum())
                 if abs(total) > _CLEAR * float(np.abs(terms).sum()):
                     signs[j] = math.copysign(1.0, total)
                     break
-        known += signs[j] * column
+        signed_sum += signs[j] * column
     return signs

@@ -34,9 +34,13 @@ class StepCounter:
     """Counts the runs and steps of a fit that began at the time `since`."""
 
     def __init__(self, since: float) -> None:
-        self.since, self.runs, self.steps = since, 0, 0
+        self.since = since
+        self.runs = 0
+        self.steps = 0
         self.last = Progress("", 0, 0, 0, math.nan, math.nan, 0.0)
-        self._part_since, self._part_steps, self._part_done = since, 0, 0.0
+        self._part_since = since
+        self._part_steps = 0
+        self._part_done = 0.0
         self.new_run = True
         """Whether the next step is the first of a run."""
 
@@ -47,14 +51,17 @@ class StepCounter:
     def add(self, progress: Progress, now: float) -> None:
         """Count a step."""
         if self.begins_part(progress):
-            self._part_since, self._part_steps, self._part_done = now, 0, 0.0
+            self._part_since = now
+            self._part_steps = 0
+            self._part_done = 0.0
         self.runs += self.new_run
         self.steps += 1
         self._part_steps += 1
         # A part may consist of several runs; the bar does not go back when the next one starts.
         done = min(1.0, progress.step / max(1, progress.max_steps))
         self._part_done = max(self._part_done, done)
-        self.new_run, self.last = False, progress
+        self.new_run = False
+        self.last = progress
 
     @property
     def fraction(self) -> float:
@@ -73,7 +80,9 @@ class StepCounter:
 
     def status_line(self, now: float) -> str:
         """Return part, loss, time, time left and the name of the part."""
-        phase, last, left = self.last.phase, self.last, self.seconds_left(now)
+        phase = self.last.phase
+        last = self.last
+        left = self.seconds_left(now)
         several = phase.parts > 1
         steps = f"{last.step:,} of {last.max_steps:,} steps"
         texts = [
@@ -88,7 +97,8 @@ class StepCounter:
         """Return name, steps, loss and time of the part that is over."""
         phase = self.last.phase
         place = f"{phase.part} of {phase.parts}: " if phase.name else ""
-        steps, seconds = plural(self._part_steps, "step"), duration(now - self._part_since)
+        steps = plural(self._part_steps, "step")
+        seconds = duration(now - self._part_since)
         return f"{place}{_part(self.last)[1]}: {steps}, loss {self.last.loss:.4g}, {seconds}"
 
     def closing_line(self, now: float, failed: bool) -> str:
@@ -133,7 +143,8 @@ class FitProgress(Monitor):
         self._counter = StepCounter(now)
         # If `fit` is called while an error is handled, that error is not one of the fit.
         self._error = sys.exception()
-        self._live, self._opened = None, False
+        self._live = None
+        self._opened = False
         self._due = now + _REDRAW_INTERVAL if self.level == 1 else math.inf
 
     @override
@@ -153,7 +164,9 @@ class FitProgress(Monitor):
     @override
     def close(self) -> None:
         """Remove the bar and print the result, if any step was taken."""
-        live, counter, error = self._live, self._counter, self._error
+        live = self._live
+        counter = self._counter
+        error = self._error
         self.__post_init__()
         if live is not None:
             live.stop()
@@ -181,7 +194,8 @@ class FitProgress(Monitor):
 
     def _open(self) -> None:
         """Start the live display, if one is possible."""
-        self._opened, console = True, self._target()
+        self._opened = True
+        console = self._target()
         if console is not None and _can_redraw(console):
             from rich.errors import LiveError
             from rich.live import Live

@@ -11,8 +11,9 @@ from sklearn.utils import Tags
 from sklearn.utils.validation import check_is_fitted
 from typing_extensions import override
 
-from directgp.estimators.base import SparseGPEstimator, unchanged_on_error
+from directgp.estimators.base import SparseGPEstimator
 from directgp.estimators.explanations import FeatureRelevance, feature_relevance
+from directgp.estimators.fit_procedure import unchanged_on_error
 from directgp.estimators.frames import deviation
 from directgp.estimators.messages import regression_target
 from directgp.estimators.outputs import (
@@ -189,12 +190,12 @@ class SparseGPRegressor(RegressorMixin, SparseGPEstimator):
             outputs both may have a column for each.
         """
         with unchanged_on_error(self):
-            given = row_values(self._who("fit"), noise=noise, upper=upper)
+            constants = row_values(self._who("fit"), noise=noise, upper=upper)
             if for_outputs(self, y, held=bool(self.warm_start)):
-                fit_outputs(self, "fit", X, y, sample_weight, validation_data, given)
+                fit_outputs(self, "fit", X, y, sample_weight, validation_data, constants)
             else:
                 forget_outputs(self)
-                self._fit(X, y, sample_weight, validation_data, given)
+                self._fit(X, y, sample_weight, validation_data, constants)
         return self
 
     def partial_fit(
@@ -220,13 +221,13 @@ class SparseGPRegressor(RegressorMixin, SparseGPEstimator):
             One or more new rows, as in `fit`; do not repeat those of earlier calls.
         """
         with unchanged_on_error(self):
-            given = row_values(self._who("partial_fit"), noise=noise, upper=upper)
+            constants = row_values(self._who("partial_fit"), noise=noise, upper=upper)
             if for_outputs(self, y, held=True):
-                fit_outputs(self, "partial_fit", X, y, sample_weight, row_values=given)
+                fit_outputs(self, "partial_fit", X, y, sample_weight, row_values=constants)
             elif self._is_trained:
-                self._partial_fit(X, y, sample_weight, given)
+                self._partial_fit(X, y, sample_weight, constants)
             else:
-                self._fit(X, y, sample_weight, row_values=given)
+                self._fit(X, y, sample_weight, row_values=constants)
         return self
 
     @over_outputs(columns)
@@ -243,14 +244,17 @@ class SparseGPRegressor(RegressorMixin, SparseGPEstimator):
         The deviation includes the noise; that of `predict_latent` does not. With Student's t noise,
         whose variance may be infinite, it is half the width of the central 68 % interval.
         """
-        given = row_values(self._who("predict"), noise=noise, upper=upper)
+        constants = row_values(self._who("predict"), noise=noise, upper=upper)
         if not return_std:
             (mean,) = self._over_blocks(
-                X, "predict", lambda like, q, _: [point_prediction(like, q)], given
+                X, "predict", lambda like, q, _: [point_prediction(like, q)], constants
             )
             return self._in_units(mean)
         mean, std = self._over_blocks(
-            X, "predict", lambda like, q, _: [point_prediction(like, q), deviation(like, q)], given
+            X,
+            "predict",
+            lambda like, q, _: [point_prediction(like, q), deviation(like, q)],
+            constants,
         )
         return self._in_units(mean), self._deviation_in_units(std)
 
@@ -263,8 +267,8 @@ class SparseGPRegressor(RegressorMixin, SparseGPEstimator):
         upper: ArrayLike | None = None,
     ) -> NDArray[np.float64]:
         """Return quantiles of y, shape (n, number of levels); levels lie between 0 and 1."""
-        given = row_values(self._who("predict_quantiles"), noise=noise, upper=upper)
-        return self._quantiles(X, levels, "predict_quantiles", given)
+        constants = row_values(self._who("predict_quantiles"), noise=noise, upper=upper)
+        return self._quantiles(X, levels, "predict_quantiles", constants)
 
     @over_outputs(columns)
     def predict_interval(
@@ -275,8 +279,8 @@ class SparseGPRegressor(RegressorMixin, SparseGPEstimator):
         upper: ArrayLike | None = None,
     ) -> tuple[Values, Values]:
         """Return lower and upper end of the central interval with this probability."""
-        given = row_values(self._who("predict_interval"), noise=noise, upper=upper)
-        return self._interval(X, coverage, given)
+        constants = row_values(self._who("predict_interval"), noise=noise, upper=upper)
+        return self._interval(X, coverage, constants)
 
     @over_outputs(None)
     def predict_frame(
@@ -306,8 +310,8 @@ class SparseGPRegressor(RegressorMixin, SparseGPEstimator):
         DataFrame
             Columns ``mean`` and ``sd``, the ends of intervals, and quantiles.
         """
-        given = row_values(self._who("predict_frame"), noise=noise, upper=upper)
-        return self._frame(X, intervals, quantiles, given)
+        constants = row_values(self._who("predict_frame"), noise=noise, upper=upper)
+        return self._frame(X, intervals, quantiles, constants)
 
     @over_outputs(columns)
     def sample_y(
@@ -319,8 +323,8 @@ class SparseGPRegressor(RegressorMixin, SparseGPEstimator):
         upper: ArrayLike | None = None,
     ) -> NDArray[np.float64]:
         """Return joint samples of y, shape (n, n_samples); needs memory for an n × n matrix."""
-        given = row_values(self._who("sample_y"), noise=noise, upper=upper)
-        return self._sample(X, n_samples, random_state, given)
+        constants = row_values(self._who("sample_y"), noise=noise, upper=upper)
+        return self._sample(X, n_samples, random_state, constants)
 
     @override
     @over_outputs(columns)
@@ -332,8 +336,8 @@ class SparseGPRegressor(RegressorMixin, SparseGPEstimator):
         upper: ArrayLike | None = None,
     ) -> Values:
         """Return the log of the predictive density of each y."""
-        given = row_values(self._who("log_density"), noise=noise, upper=upper)
-        return self._log_density(X, y, "log_density", given)
+        constants = row_values(self._who("log_density"), noise=noise, upper=upper)
+        return self._log_density(X, y, "log_density", constants)
 
     @override
     @over_outputs(average)
@@ -346,8 +350,8 @@ class SparseGPRegressor(RegressorMixin, SparseGPEstimator):
         upper: ArrayLike | None = None,
     ) -> float:
         """Return the mean negative log density: the smaller the better."""
-        given = row_values(self._who("nll"), noise=noise, upper=upper)
-        return self._nll(X, y, sample_weight, given)
+        constants = row_values(self._who("nll"), noise=noise, upper=upper)
+        return self._nll(X, y, sample_weight, constants)
 
     @override
     @over_outputs(average)
@@ -371,8 +375,8 @@ class SparseGPRegressor(RegressorMixin, SparseGPEstimator):
         upper: ArrayLike | None = None,
     ) -> FeatureRelevance:
         """Return how much the model uses each feature; noise or upper are those of the rows."""
-        given = row_values(self._who("feature_relevance"), noise=noise, upper=upper)
-        return feature_relevance(self, X, y, given, n_repeats, random_state)
+        constants = row_values(self._who("feature_relevance"), noise=noise, upper=upper)
+        return feature_relevance(self, X, y, constants, n_repeats, random_state)
 
     @over_outputs(None)
     def plot_calibration(
@@ -385,8 +389,8 @@ class SparseGPRegressor(RegressorMixin, SparseGPEstimator):
     ) -> "Axes":
         """Plot a histogram of P(Y ≤ y) over the rows; it is flat if predictions are calibrated."""
         require_matplotlib()
-        given = row_values(self._who("plot_calibration"), noise=noise, upper=upper)
-        return plot_pit(self._pit(X, y, given), ax)
+        constants = row_values(self._who("plot_calibration"), noise=noise, upper=upper)
+        return plot_pit(self._pit(X, y, constants), ax)
 
     @over_outputs(None)
     def plot_predictions(
@@ -400,8 +404,8 @@ class SparseGPRegressor(RegressorMixin, SparseGPEstimator):
     ) -> "Axes":
         """Plot mean and intervals along one feature; with more, predictions against targets."""
         check_is_fitted(self)
-        given = row_values(self._who("plot_predictions"), noise=noise, upper=upper)
-        return plot_numbers(self, X, y, coverage, given, ax)
+        constants = row_values(self._who("plot_predictions"), noise=noise, upper=upper)
+        return plot_numbers(self, X, y, coverage, constants, ax)
 
     def __sklearn_tags__(self) -> Tags:
         tags = super().__sklearn_tags__()

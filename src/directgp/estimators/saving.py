@@ -5,7 +5,7 @@ import math
 import os
 from dataclasses import replace
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -13,8 +13,9 @@ from pydantic import FiniteFloat, JsonValue
 
 from directgp.errors import InvalidInputError, UnsupportedError, cause_of
 from directgp.estimators.outputs import hold
+from directgp.estimators.predictions import PredictingEstimator
 from directgp.estimators.preprocessing import ColumnScaling, Imputation, Scalings
-from directgp.estimators.settings import device_of
+from directgp.estimators.settings import STRUCTURE, device_of
 from directgp.estimators.summary import summary_of
 from directgp.persistence import MODEL, ModelState, likelihood_spec, load_model, save_model
 from directgp.training.result import (
@@ -26,22 +27,6 @@ from directgp.training.result import (
     Text,
     TrainingResult,
 )
-
-if TYPE_CHECKING:
-    from directgp.estimators.base import SparseGPEstimator
-
-
-STRUCTURE = (
-    "kernel",
-    "ard",
-    "mean",
-    "likelihood",
-    "num_inducing",
-    "inducing",
-    "standardize",
-    "missing",
-)
-"""Parameters that define the model; a warm start cannot change them."""
 
 _RECORDED = (
     *("beta", "hyperparameters", "fit_seconds"),
@@ -60,24 +45,53 @@ class _Record(Strict):
     """The record of a fit in a file; those of earlier versions lack the last two."""
 
     inputs_rounded: bool
+    """Whether scaled inputs are rounded."""
+
     targets_rounded: bool
+    """Whether scaled targets are rounded."""
+
     objective: Name
+    """Name of the training loss."""
+
     path: dict[str, JsonValue] | None
+    """The candidates, without models."""
+
     seconds: Size
+    """Wall time of the last training."""
+
     threshold: FiniteFloat | None
+    """Threshold of a classifier."""
+
     findings: list[Text]
+    """Warnings of the fits."""
+
     beta: Size
+    """Weight of the KL term."""
+
     hyperparameters: Literal["joint", "fixed", "elbo", "held"]
+    """Mode of training."""
+
     fit_seconds: Size
+    """Wall time of the last fit."""
+
     exposed: bool
+    """Whether rows had constants."""
+
     num_rows: Count
+    """Training rows."""
+
     num_merged: Count
+    """Rows that repeat another one."""
+
     indicated: list[Count] | None = None
+    """Columns with gaps in training; None without imputation, and in earlier files."""
+
     output: Text | None = None
+    """Name of the output; None in earlier files."""
 
 
 def save(
-    model: "SparseGPEstimator", path: str | os.PathLike[str], table: dict[str, Any] | None = None
+    model: PredictingEstimator, path: str | os.PathLike[str], table: dict[str, Any] | None = None
 ) -> None:
     """Write a fitted estimator, with a description of its table, if it could be loaded again."""
     state = replace(state_of(model), table=table)
@@ -94,7 +108,7 @@ def save(
     save_model(path, state)
 
 
-def state_of(model: "SparseGPEstimator") -> ModelState:
+def state_of(model: PredictingEstimator) -> ModelState:
     """Return the fitted attributes and the constructor parameters, of each output."""
     members = vars(model).get("outputs_")
     if members is None:
@@ -102,19 +116,20 @@ def state_of(model: "SparseGPEstimator") -> ModelState:
     names = getattr(model, "output_names_", [None] * len(members))
     # Parameters may have been set after the fit.
     params = model.get_params(deep=False)
-    first, *others = (
+    first, *rest = (
         _state_of(copy.copy(member).set_params(**params), output=name)
         for member, name in zip(members, names, strict=True)
     )
-    return replace(first, others=tuple(others))
+    return replace(first, others=tuple(rest))
 
 
-def _state_of(model: "SparseGPEstimator", **more: str | None) -> ModelState:
+def _state_of(model: PredictingEstimator, **more: str | None) -> ModelState:
     params = model.get_params(deep=False)
     params["dtype"] = np.dtype(params["dtype"]).name
     if not isinstance(params["inducing"], str):
         params["inducing"] = np.asarray(params["inducing"], dtype=np.float64)
-    result, scalings = model.training_result_, model.scalings_
+    result = model.training_result_
+    scalings = model.scalings_
     imputed = scalings.imputation
     names = getattr(model, "feature_names_in_", None)
     return ModelState(
@@ -194,7 +209,7 @@ def load_with_table(path: str | os.PathLike[str], device: str) -> tuple[Any, dic
         MODEL.damaged(os.fspath(path), cause_of(error), error)
 
 
-def _loaded(state: ModelState, device: str) -> "SparseGPEstimator":
+def _loaded(state: ModelState, device: str) -> PredictingEstimator:
     """Return the estimator of one or several outputs; raise if it is not sound as a whole."""
     records = [_Record.model_validate(each.record) for each in (state, *state.others)]
     members = [
@@ -207,7 +222,7 @@ def _loaded(state: ModelState, device: str) -> "SparseGPEstimator":
     return _with_outputs(members, [record.output for record in records])
 
 
-def _with_outputs(members: "list[SparseGPEstimator]", names: list[Any]) -> "SparseGPEstimator":
+def _with_outputs(members: list[PredictingEstimator], names: list[Any]) -> PredictingEstimator:
     """Return the model whose outputs these are."""
     first = members[0]
     for each in members:
@@ -221,19 +236,21 @@ def _with_outputs(members: "list[SparseGPEstimator]", names: list[Any]) -> "Spar
     return model
 
 
-def _inputs_of(model: "SparseGPEstimator") -> tuple[int, list[str] | None]:
+def _inputs_of(model: PredictingEstimator) -> tuple[int, list[str] | None]:
     names = getattr(model, "feature_names_in_", None)
     return model.n_features_in_, None if names is None else names.tolist()
 
 
-def _estimator(state: ModelState, record: _Record, device: str) -> "SparseGPEstimator":
+def _estimator(state: ModelState, record: _Record, device: str) -> PredictingEstimator:
     """Return the estimator of one output, with parts that fit each other."""
     make = getattr(import_module("directgp.estimators"), state.estimator)
-    model: SparseGPEstimator = make(**{**state.params, "device": device})
+    model: PredictingEstimator = make(**{**state.params, "device": device})
     model._check_parameters()
     _check_family(state, model._task)
-    model.posterior_, model.likelihood_ = state.posterior, state.likelihood
-    d, imputation = state.posterior.Z.shape[-1], _imputation(state, record.indicated)
+    model.posterior_ = state.posterior
+    model.likelihood_ = state.likelihood
+    d = state.posterior.Z.shape[-1]
+    imputation = _imputation(state, record.indicated)
     inputs = _scaling(state, "input", d, record.inputs_rounded)
     targets = _scaling(state, "target", 1, record.targets_rounded)
     if model._task != "regression" and targets.forward(_LABELS).tolist() != _LABELS.tolist():
@@ -271,7 +288,8 @@ def _estimator(state: ModelState, record: _Record, device: str) -> "SparseGPEsti
 
 def _check_family(state: ModelState, task: str) -> None:
     """Raise ValueError unless likelihood, posterior and classes are of one task."""
-    likelihood, classes = state.likelihood, state.classes
+    likelihood = state.likelihood
+    classes = state.classes
     if likelihood.task != task:
         raise ValueError(f"a {state.estimator} has no {type(likelihood).__name__} likelihood")
     if likelihood.num_latent != state.posterior.num_latent:
@@ -295,7 +313,7 @@ def _threshold(value: float | None) -> float:
     return value
 
 
-def _probe(model: "SparseGPEstimator") -> None:
+def _probe(model: PredictingEstimator) -> None:
     """Raise if a model cannot describe itself, or predicts nothing finite at inducing inputs."""
     summary_of(model)
     with torch.no_grad():
@@ -303,11 +321,11 @@ def _probe(model: "SparseGPEstimator") -> None:
     if not all(map(math.isfinite, parameters.values())):
         raise ValueError("the parameters of its likelihood are not finite")
     posterior = model.posterior_
-    some = posterior.Z.detach().reshape(-1, posterior.Z.shape[-1])[:_PROBED]
+    inputs = posterior.Z.detach().reshape(-1, posterior.Z.shape[-1])[:_PROBED]
     with torch.no_grad():
-        found = posterior.predict(some)
+        marginals = posterior.predict(inputs)
     # Densities need the square of the mean.
-    if not bool((found.mean.double().square() + found.variance).isfinite().all()):
+    if not bool((marginals.mean.double().square() + marginals.variance).isfinite().all()):
         raise ValueError("its predictions at its inducing inputs are not finite")
 
 
@@ -315,7 +333,8 @@ def _imputation(state: ModelState, indicated: list[int] | None) -> Imputation | 
     """Return the imputation; files of earlier versions have none."""
     if indicated is None:
         return None
-    medians, columns = state.arrays["medians"], tuple(indicated)
+    medians = state.arrays["medians"]
+    columns = tuple(indicated)
     d = state.posterior.Z.shape[-1] - len(columns)
     if medians.shape != (d,) or sorted({*columns} & {*range(d)}) != list(columns):
         raise ValueError("the imputation needs a median for each feature, and indicators of some")

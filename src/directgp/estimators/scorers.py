@@ -57,8 +57,8 @@ class NegNLL(Scorer):
     ) -> float:
         """Return minus `nll` of a fitted estimator, a pipeline or a search."""
         model, inputs = _inside(estimator, X, "nll")
-        given = _given(exposure=exposure, trials=trials, noise=noise, upper=upper)
-        return -float(model.nll(inputs, y, sample_weight, **given))
+        constants = _given(exposure=exposure, trials=trials, noise=noise, upper=upper)
+        return -float(model.nll(inputs, y, sample_weight, **constants))
 
 
 @final
@@ -81,9 +81,9 @@ class NegCoverageError(Scorer):
         With several outputs it is the mean over them.
         """
         model, inputs = _inside(estimator, X, "predict_interval")
-        given = _given(exposure=exposure, trials=trials, noise=noise, upper=upper)
+        constants = _given(exposure=exposure, trials=trials, noise=noise, upper=upper)
         if hasattr(model, "outputs_"):
-            arguments = {"X": inputs, "y": y, "sample_weight": sample_weight, **given}
+            arguments = {"X": inputs, "y": y, "sample_weight": sample_weight, **constants}
             parts = parts_of(model, "predict_interval", arguments)
             # An output without a target in these rows has no score.
             asked = [part for part in parts if part.rows is None or part.rows.any()]
@@ -91,7 +91,7 @@ class NegCoverageError(Scorer):
         target = numbers(column_or_1d(plain_array(y)), "neg_coverage_error")
         check_consistent_length(inputs, target)
         weights = check_sample_weight(sample_weight, target[:, None], "neg_coverage_error")
-        lower, upper = model.predict_interval(inputs, _COVERAGE, **given)
+        lower, upper = model.predict_interval(inputs, _COVERAGE, **constants)
         inside = np.average((lower <= target) & (target <= upper), weights=weights)
         return -abs(float(inside) - _COVERAGE)
 

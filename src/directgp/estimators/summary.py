@@ -4,7 +4,7 @@ import html
 import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from typing import TYPE_CHECKING, Any, NamedTuple, final
+from typing import Any, NamedTuple, final
 
 import numpy as np
 import torch
@@ -13,6 +13,7 @@ from jaxtyping import Float64
 
 from directgp.estimators.explanations import Explained, feature_names
 from directgp.estimators.outputs import named
+from directgp.estimators.predictions import PredictingEstimator
 from directgp.objectives.base import PointLoss
 from directgp.registry import LOSSES
 from directgp.text import (
@@ -29,9 +30,6 @@ from directgp.text import (
     with_error,
 )
 from directgp.training.result import BetaPath
-
-if TYPE_CHECKING:
-    from directgp.estimators.base import SparseGPEstimator
 
 _MAX_FEATURES = 12
 """Rows of the table of lengthscales."""
@@ -57,27 +55,59 @@ class Facts:
     """The contents of a summary, in the user's units; `directgp inspect --json` prints them."""
 
     estimator: str
+    """Name of the class."""
+
     num_rows: int
+    """Training rows."""
+
     num_features: int
+    """Features of the user's table."""
+
     kernel: str
+    """Name of the kernel."""
+
     likelihood: str
+    """Name of the class of the likelihood."""
+
     num_inducing: int
+    """Inducing inputs."""
+
     objective: str
+    """Name of the training loss."""
+
     hyperparameters: str
+    """Mode of training."""
+
     beta: float
+    """Weight of the KL term."""
+
     status: str
+    """How training ended."""
+
     reason: str
+    """Why training ended."""
+
     steps: int
+    """Steps of training."""
+
     evaluations: int
+    """Evaluations of the objective."""
+
     seconds: float
+    """Wall time of the fit."""
+
     beta_given: bool = False
+    """Whether the user set β."""
+
     num_merged: int = 0
-    """Whether the user set β, and the rows that repeat another one."""
+    """Rows that repeat another one."""
 
     num_kernels: int = 1
     """That of latent functions with a kernel and inducing inputs each."""
 
     jitter: float = 0.0
+    """Largest jitter that was added to a matrix."""
+
     noise: Mapping[str, float] = field(default_factory=dict)
     """Parameters of the likelihood by name."""
 
@@ -91,7 +121,10 @@ class Facts:
     """Standard deviation of f under the prior."""
 
     path: BetaPath | None = None
+    """The candidates; None if nothing was chosen."""
+
     warnings: tuple[str, ...] = ()
+    """Warnings of the fit."""
 
     def to_dict(self) -> dict[str, Any]:
         """Return the facts as plain values that JSON can hold; numbers not finite are None."""
@@ -100,18 +133,25 @@ class Facts:
         return plain
 
 
-def _named(model: "SparseGPEstimator") -> str:
+def kernel_name(model: PredictingEstimator) -> str:
     """Return the name of a kernel that was named or chosen."""
     kernel = model.posterior_.prior.kernel
     return f"matern{round(2 * kernel.nu)}2" if isinstance(kernel, MaternKernel) else "rbf"
 
 
-def facts_of(model: "SparseGPEstimator") -> Facts:
+def has_ard(model: PredictingEstimator) -> bool:
+    """Return whether each of several features has a lengthscale of its own."""
+    scales = model.posterior_.prior.length_scales()
+    return scales is not None and len(scales) > 1
+
+
+def facts_of(model: PredictingEstimator) -> Facts:
     """Return the facts of a fitted estimator."""
-    result, objective, kernel = model.training_result_, model.objective, model._structure["kernel"]
+    result = model.training_result_
+    objective = model.objective
+    kernel = model._structure["kernel"]
     scales = model.posterior_.prior.length_scales()
     relevance = Explained.of(model).relevance()
-    ard = " ARD" if scales is not None and len(scales) > 1 else ""
 
     def in_units(deviation: float) -> float:
         return float(model._deviation_in_units(np.array([deviation]))[0])
@@ -119,11 +159,12 @@ def facts_of(model: "SparseGPEstimator") -> Facts:
     deviation = float(model.posterior_.prior.scale.detach().mean().sqrt())
     with torch.no_grad():
         parameters = model.likelihood_.description(in_units(1.0))
+    named = f"{kernel_name(model)} ARD" if has_ard(model) else kernel_name(model)
     return Facts(
         estimator=type(model).__name__,
         num_rows=model.num_rows_,
         num_features=model.n_features_in_,
-        kernel=type(kernel).__name__ if isinstance(kernel, Kernel) else f"{_named(model)}{ard}",
+        kernel=type(kernel).__name__ if isinstance(kernel, Kernel) else named,
         likelihood=type(model.likelihood_).__name__,
         num_inducing=model.posterior_.num_inducing,
         num_kernels=model.posterior_.Z.shape[:-2].numel(),
@@ -148,26 +189,35 @@ def facts_of(model: "SparseGPEstimator") -> Facts:
 
 
 def _named_scales(
-    model: "SparseGPEstimator", scales: Float64[np.ndarray, " k"]
+    model: PredictingEstimator, scales: Float64[np.ndarray, " k"]
 ) -> tuple[LengthScale, ...]:
-    own = np.abs(model.scalings_.inputs.scale)
-    if len(scales) == 1 < len(own):
+    deviations = np.abs(model.scalings_.inputs.scale)
+    if len(scales) == 1 < len(deviations):
         return (("", float("nan"), float(scales[0])),)
     names = feature_names(model, indicators=True)
-    return tuple(zip(names, (scales * own).tolist(), scales.tolist(), strict=True))
+    return tuple(zip(names, (scales * deviations).tolist(), scales.tolist(), strict=True))
 
 
 class Section(NamedTuple):
     """A part of a summary: named lines, a table with its header, or a list of sentences."""
 
     title: str
+    """First line."""
+
     lines: Sequence[tuple[str, str]] = ()
+    """Names and texts."""
+
     table: Sequence[Sequence[str]] = ()
+    """Rows of cells, the header first."""
+
     right: Sequence[int] = ()
     """Columns of the table that are aligned to the right."""
 
     more: str = ""
+    """Text below the table."""
+
     sentences: Sequence[str] = ()
+    """Points of a list."""
 
     def text(self) -> str:
         """Return plain text of at most 100 columns."""
@@ -191,11 +241,11 @@ class Section(NamedTuple):
 
     @staticmethod
     def _row(cells: Sequence[str], tag: str, right: Sequence[int]) -> str:
-        made = (
+        tags = (
             f"<{tag}{' class=right' if j in right else ''}>{_escaped(cell)}</{tag}>"
             for j, cell in enumerate(cells)
         )
-        return f"<tr>{''.join(made)}</tr>"
+        return f"<tr>{''.join(tags)}</tr>"
 
 
 def _escaped(text: str) -> str:
@@ -226,9 +276,9 @@ class Summary(str):
 
     def __new__(cls, text: str, members: Sequence[tuple[str, Facts]] = ()) -> "Summary":
         """Return a summary of these facts."""
-        made = super().__new__(cls, text)
-        made.members = tuple(members)
-        return made
+        summary = super().__new__(cls, text)
+        summary.members = tuple(members)
+        return summary
 
     def __repr__(self) -> str:
         return str(self)
@@ -247,11 +297,11 @@ class Summary(str):
 
         Of several outputs it is {"outputs": [...]}, in their order.
         """
-        found = [facts.to_dict() for _, facts in self.members]
-        return found[0] if len(found) == 1 else {"outputs": found}
+        outputs = [facts.to_dict() for _, facts in self.members]
+        return outputs[0] if len(outputs) == 1 else {"outputs": outputs}
 
 
-def summary_of(model: "SparseGPEstimator") -> Summary:
+def summary_of(model: PredictingEstimator) -> Summary:
     """Return the summary of a fitted estimator, a block for each of several outputs."""
     several = vars(model).get("outputs_")
     names = getattr(model, "output_names_", None)
@@ -293,7 +343,8 @@ def _overview(facts: Facts) -> Iterator[tuple[str, str]]:
     kernel = facts.kernel if facts.kernel.endswith("Kernel") else f"{facts.kernel} kernel"
     inducing = plural(facts.num_inducing, "inducing input")
     if facts.num_kernels > 1:
-        kernel, inducing = f"{facts.num_kernels} {kernel}s", f"{inducing} each"
+        kernel = f"{facts.num_kernels} {kernel}s"
+        inducing = f"{inducing} each"
     yield "model", f"{kernel}, {facts.likelihood} likelihood, {inducing}"
     yield from _choices(facts)
     if facts.noise:
@@ -302,13 +353,14 @@ def _overview(facts: Facts) -> Iterator[tuple[str, str]]:
     if facts.output_scale is not None:
         yield "output scale", number(facts.output_scale, 4)
     if len(facts.length_scales) == 1:
-        ((name, own, relative),) = facts.length_scales
+        ((name, in_units, relative),) = facts.length_scales
         deviations = f"{number(relative, 4)} standard deviations"
         every = f"{deviations}, the same for every feature"
-        yield "lengthscale", f"{number(own, 4)}, {deviations} of {name}" if name else every
+        yield "lengthscale", f"{number(in_units, 4)}, {deviations} of {name}" if name else every
     status = _STATUS.get(facts.status, facts.status.capitalize())
     yield "training", f"{status}. {facts.reason}"
-    steps, evaluations = plural(facts.steps, "step"), plural(facts.evaluations, "evaluation")
+    steps = plural(facts.steps, "step")
+    evaluations = plural(facts.evaluations, "evaluation")
     jitter = f", jitter up to {facts.jitter:.1g}" if facts.jitter else ""
     yield "", f"{steps}, {evaluations}, {duration(facts.seconds)}{jitter}"
 
@@ -357,14 +409,15 @@ _MUCH = 1.1
 
 def _trade(path: BetaPath) -> str:
     """Return what the chosen candidate gives away in its predictions; nothing if that is little."""
-    chosen, errors = path.points[path.chosen], [point.rmse for point in path.points]
-    known = {error: point for error, point in zip(errors, path.points, strict=True) if error}
-    if chosen.rmse is None or not known or not chosen.rmse > _MUCH * min(known):
+    chosen = path.points[path.chosen]
+    errors = [point.rmse for point in path.points]
+    points = {error: point for error, point in zip(errors, path.points, strict=True) if error}
+    if chosen.rmse is None or not points or not chosen.rmse > _MUCH * min(points):
         return ""
-    lowest = min(known)
-    other = known[lowest]
-    name = "the ELBO" if other.hyperparameters == "elbo" else f"β = {other.beta:.3g}"
-    worse = number(other.validation_loss - chosen.validation_loss, 3)
+    lowest = min(points)
+    best = points[lowest]
+    name = "the ELBO" if best.hyperparameters == "elbo" else f"β = {best.beta:.3g}"
+    worse = number(best.validation_loss - chosen.validation_loss, 3)
     return (
         f"RMSE of the chosen candidate {number(chosen.rmse, 3)}, of {name} {number(lowest, 3)}, "
         f"whose {path.loss} is higher by {worse}"
@@ -392,8 +445,8 @@ def _models(path: BetaPath) -> Section:
     losses = [model.loss for model in path.models if model.loss is not None]
     by_loss = len(losses) == len(path.models)
     evidences = [-(model.evidence or 0.0) for model in path.models]
-    found = zip(losses if by_loss else evidences, path.models, strict=True)
-    ranked = sorted(found, key=lambda pair: pair[0])
+    values = zip(losses if by_loss else evidences, path.models, strict=True)
+    ranked = sorted(values, key=lambda pair: pair[0])
     best, first = ranked[0]
     # Files of earlier versions do not say which one was chosen.
     chosen = next((model for model in path.models if model.chosen), first)

@@ -72,8 +72,8 @@ def finite_inputs(
         )
     except (TypeError, ValueError) as error:
         _raise_with_column(error, X, who)
-    known = np.where(np.isnan(inputs), 0.0, inputs) if gaps else inputs
-    check_finite("X", known, who, getattr(estimator, "feature_names_in_", None))
+    filled = np.where(np.isnan(inputs), 0.0, inputs) if gaps else inputs
+    check_finite("X", filled, who, getattr(estimator, "feature_names_in_", None))
     return inputs
 
 
@@ -179,13 +179,13 @@ def declared_classes(
     values = np.asarray(classes).ravel()
     for value in filter(_is_missing, values.tolist()):
         refuse(who, "labels, none of them missing", repr(value))
-    found = np.unique(_of_one_type(values, who))
-    named = ", ".join(map(repr, found[:_MAX_CLASSES].tolist()))
-    require(len(found) >= 2, who, "at least two", f"{len(found)}: {named}")
+    labels = np.unique(_of_one_type(values, who))
+    named = ", ".join(map(repr, labels[:_MAX_CLASSES].tolist()))
+    require(len(labels) >= 2, who, "at least two", f"{len(labels)}: {named}")
     if before is not None:
         first = ", ".join(map(repr, before.tolist()))
-        require(np.array_equal(found, before), who, f"those of the first call, {first}", named)
-    return found if before is None else before
+        require(np.array_equal(labels, before), who, f"those of the first call, {first}", named)
+    return labels if before is None else before
 
 
 class RowValues(NamedTuple):
@@ -198,7 +198,8 @@ class RowValues(NamedTuple):
 
     def checked(self, n: int, who: str) -> "RowValues":
         """Return the values in float64; raise unless each row has an allowed one."""
-        name, constant = f"{self.argument} of {who}", ROW_CONSTANTS[self.argument]
+        name = f"{self.argument} of {who}"
+        constant = ROW_CONSTANTS[self.argument]
         try:
             values = np.asarray(plain_array(self.values), dtype=np.float64)
         except (TypeError, ValueError):
@@ -215,10 +216,10 @@ class RowValues(NamedTuple):
 
 def row_values(who: str, **given: ArrayLike | None) -> RowValues | None:
     """Return the row values among these arguments; raise if there are two."""
-    found = [RowValues(name, values) for name, values in given.items() if values is not None]
-    names = " and ".join(each.argument for each in found)
-    require(len(found) < 2, f"{names} of {who}", "given one at a time", "all of them")
-    return found[0] if found else None
+    constants = [RowValues(name, values) for name, values in given.items() if values is not None]
+    names = " and ".join(each.argument for each in constants)
+    require(len(constants) < 2, f"{names} of {who}", "given one at a time", "all of them")
+    return constants[0] if constants else None
 
 
 def check_sample_weight(
@@ -236,7 +237,8 @@ def check_sample_weight(
     remedy = "A weight is a number of rows: 2 counts as two equal rows."
     require(total > 0, name, "positive somewhere", "a weight of zero for every row", remedy)
     require(total <= LARGEST, name, f"of a sum up to {LARGEST:g}", f"{total:g}", remedy)
-    number, allowed = int(np.count_nonzero(weights)), f"positive in at least {min_rows} rows"
+    number = int(np.count_nonzero(weights))
+    allowed = f"positive in at least {min_rows} rows"
     require(number >= min_rows, name, allowed, f"{number} such rows")
     return weights
 
@@ -260,16 +262,17 @@ def check_whole(value: Any, least: int, name: str) -> None:
 
 def checked_levels(levels: Any, who: str) -> list[float]:
     """Return one or more levels of quantiles; raise unless they lie between 0 and 1."""
-    name, allowed = f"levels of {who}", "between 0 and 1, ends excluded"
+    name = f"levels of {who}"
+    allowed = "between 0 and 1, ends excluded"
     try:
         values = np.atleast_1d(np.asarray(levels, dtype=np.float64))
     except (TypeError, ValueError):
         refuse(name, "numbers", repr(levels))
     require(values.ndim == 1, name, "a number or a list of numbers", f"shape {values.shape}")
-    found: list[float] = values.tolist()
-    for value in found:
+    numbers: list[float] = values.tolist()
+    for value in numbers:
         require(0 < value < 1, name, allowed, value)
-    return found
+    return numbers
 
 
 def _require_rows(

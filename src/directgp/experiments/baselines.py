@@ -11,7 +11,7 @@ from scipy.optimize import minimize_scalar
 from scipy.special import logit
 from scipy.stats import nbinom, poisson
 
-from directgp.experiments.fit import ScaledRows
+from directgp.experiments.splits import ScaledRows
 from directgp.likelihoods import Gaussian, Logistic, NegativeBinomial, Poisson, Softmax
 from directgp.likelihoods.base import Likelihood
 from directgp.registry import Task
@@ -49,7 +49,8 @@ def predict_baseline(
         mean, sd = model.predict(Xt, return_std=True)
         noise = 1 / model.alpha_
         return Gaussian(noise), _marginals(mean, np.maximum(sd**2 - noise, _CERTAIN))
-    number, train = rows.num_classes, (X, y)
+    number = rows.num_classes
+    train = (X, y)
     if name == "mean" or len(np.unique(y)) == 1:
         share = y.mean() if number == 2 else np.bincount(y.astype(int), minlength=number) / len(y)
         valid, test = (np.full((len(part), *np.shape(share)), share) for part in (Xv, Xt))
@@ -107,14 +108,14 @@ def _boosting(
     """Return predictions of validation and test rows with as many trees as validation chooses."""
     from sklearn.ensemble import HistGradientBoostingClassifier, HistGradientBoostingRegressor
 
-    given = {"max_iter": _MAX_TREES, "early_stopping": False, "random_state": seed}
+    options = {"max_iter": _MAX_TREES, "early_stopping": False, "random_state": seed}
     if task == "classification":
-        model: Any = HistGradientBoostingClassifier(**given).fit(*train)
+        model: Any = HistGradientBoostingClassifier(**options).fit(*train)
         every = [model.staged_predict_proba(X) for X in (valid[0], Xt)]
         staged = [[_chances(model, found, num_classes) for found in each] for each in every]
     else:
         loss = "squared_error" if task == "regression" else "poisson"
-        model = HistGradientBoostingRegressor(loss=loss, **given).fit(*train)
+        model = HistGradientBoostingRegressor(loss=loss, **options).fit(*train)
         staged = [list(model.staged_predict(X)) for X in (valid[0], Xt)]
     return _best(task, list(zip(*staged, strict=True)), valid[1])
 
@@ -138,8 +139,8 @@ def _loss(task: Task, y: Column, mean: Column) -> float:
     if task == "regression":
         return float(np.mean((y - mean) ** 2))
     if mean.ndim > 1:
-        own = mean[np.arange(len(y)), y.astype(int)]
-        return -float(np.log(np.maximum(own, _SMALLEST)).mean())
+        chances = mean[np.arange(len(y)), y.astype(int)]
+        return -float(np.log(np.maximum(chances, _SMALLEST)).mean())
     if task == "classification":
         p = np.clip(mean, _SMALLEST, 1 - _SMALLEST)
         return -float(np.mean(y * np.log(p) + (1 - y) * np.log1p(-p)))
@@ -154,7 +155,7 @@ def _count_likelihood(y: Column, mean: Column) -> Likelihood:
         r = math.exp(log_dispersion)
         return -float(nbinom.logpmf(y, r, r / (r + rate)).mean())
 
-    found = minimize_scalar(loss, bounds=(-5.0, 10.0), method="bounded")
-    if found.fun < _loss("count", y, mean) - 1 / len(y):
-        return NegativeBinomial(math.exp(found.x))
+    optimum = minimize_scalar(loss, bounds=(-5.0, 10.0), method="bounded")
+    if optimum.fun < _loss("count", y, mean) - 1 / len(y):
+        return NegativeBinomial(math.exp(optimum.x))
     return Poisson()

@@ -25,11 +25,17 @@ class Method:
     """A training objective, the parameters it trains, and whether β is chosen."""
 
     name: str
+    """Name on the command line."""
+
     label: str
+    """Name in tables and figures."""
+
     objective: str
-    """Names on the command line, in tables and figures, and in `directgp.train`."""
+    """Name of the objective in `directgp.train`."""
 
     hyperparameters: Literal["joint", "fixed"]
+    """Which parameters are trained for the objective."""
+
     chooses_beta: bool
     """Whether β is chosen by validation; otherwise β = 1."""
 
@@ -52,7 +58,8 @@ class Method:
 
 def _dlm(loss: str, gaussian_only: bool = False) -> tuple[Method, Method]:
     """Return the joint and the fixed variant of direct loss minimization with a point loss."""
-    name, words = loss.removesuffix("_loss").replace("_", "-"), loss.replace("_", " ")
+    name = loss.removesuffix("_loss").replace("_", "-")
+    words = loss.replace("_", " ")
     label = f"{loss.replace('_', '-')} DLM"
     start = f"Direct loss minimization: the {words} of predictions plus β times the KL term"
     joint = f"{start}, over all parameters."
@@ -147,10 +154,10 @@ def method_named(name: str) -> Method:
         return METHODS.get(name) or _OTHERS[name]
     losses = [row.name for row in LOSSES.values() if not row.evidence]
     every = [method for loss in losses for method in _dlm(loss)]
-    others = {method.name: method for method in every if method.name not in METHODS}
-    allowed = f"of {', '.join((*METHODS, *_OTHERS))}, or of {', '.join(others)}"
-    require(name in others, "methods", allowed, repr(name))
-    return others[name]
+    of_losses = {method.name: method for method in every if method.name not in METHODS}
+    allowed = f"of {', '.join((*METHODS, *_OTHERS))}, or of {', '.join(of_losses)}"
+    require(name in of_losses, "methods", allowed, repr(name))
+    return of_losses[name]
 
 
 def suited_methods(task: Task, likelihood: str = "gaussian") -> tuple[Method, ...]:
@@ -165,18 +172,18 @@ def methods_to_compare(
     """Return the methods of a comparison in table order; the likelihood may be "auto"."""
     basic = likelihoods_of(task)[0] if likelihood == "auto" else likelihood
     suited = suited_methods(task, basic)
-    others = tuple(m for m in _OTHERS.values() if m is not BASIC or likelihood == "auto")
+    without_objective = tuple(m for m in _OTHERS.values() if m is not BASIC or likelihood == "auto")
     if names is None:
-        return (*suited, *others)
+        return (*suited, *without_objective)
     require(bool(names), "methods", f"at least one of {', '.join((*METHODS, *_OTHERS))}", "none")
     wanted = {method_named(name) for name in names}
-    if BASIC in wanted and BASIC not in others:
+    if BASIC in wanted and BASIC not in without_objective:
         allowed = "another if the likelihood is given"
         refuse("methods", allowed, repr(BASIC.name), "Leave it out.")
     losses = sorted(wanted - {*_ALL, *_OTHERS.values()}, key=lambda method: method.name)
     for method in (*(m for m in _ALL if m in wanted and m not in suited), *losses):
         _check_loss(method, suited, basic)
-    return tuple(method for method in (*_ALL, *losses, *others) if method in wanted)
+    return tuple(method for method in (*_ALL, *losses, *without_objective) if method in wanted)
 
 
 def _check_loss(method: Method, suited: Sequence[Method], likelihood: str) -> None:
@@ -220,12 +227,20 @@ class TrainingOutcome(Outcome):
     """Means over the test rows, by the names of `directgp.metrics`."""
 
     num_test: int
+    """Test rows."""
+
     beta: float
+    """Weight of the KL term; NaN without a Gaussian process."""
+
     status: str
+    """How the chosen run stopped."""
+
     reason: str
-    """How and why the chosen run stopped."""
+    """Why the chosen run stopped."""
 
     evaluations: int
+    """Evaluations of objectives and their gradients, of all runs."""
+
     failed: tuple[str, ...] = ()
     """Values of β that could not be trained, each with the reason."""
 
@@ -297,8 +312,14 @@ class Circumstances(Frozen):
     """Where and with which versions a cell was run; they are no part of its key."""
 
     versions: dict[str, str]
+    """Versions of directgp, Python and the libraries."""
+
     machine: str
+    """Processor."""
+
     device: str
+    """CPU, or the name of the GPU."""
+
     finished: str
     """Date and time, UTC."""
 
@@ -319,9 +340,17 @@ class Record(Generic[C_co, O_co]):
     """A finished cell."""
 
     cell: C_co
+    """What was asked for."""
+
     outcome: O_co
+    """Numbers of the result."""
+
     circumstances: Circumstances
+    """Where and when the cell was run."""
+
     arrays: dict[str, NDArray[Any]] = field(default_factory=dict)
+    """Arrays of the result, by name."""
+
     model: bytes = b""
     """The trained model, where other cells start from it; `Store.records` leaves it out."""
 
@@ -332,8 +361,13 @@ class FailedRecord(Generic[C_co]):
     """A cell that failed."""
 
     cell: C_co
+    """What was asked for."""
+
     reason: str
+    """Why it failed."""
+
     attempts: int = 1
+    """How often it failed."""
 
 
 def seed_of(*numbers: int) -> int:

@@ -1,306 +1,449 @@
-"""Train a method on the rows of a cell, choose β, and score its predictions."""
+"""Train one method on one split by the fit of the estimators, and score its predictions."""
 
-import json
+import copy
 import math
+import tempfile
 import time
+import warnings
 from collections.abc import Sequence
-from typing import Any, Literal, NamedTuple
+from contextlib import suppress
+from dataclasses import asdict, dataclass, fields, replace
+from pathlib import Path
+from typing import Any, NamedTuple, final
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
-from safetensors.torch import load, save
 from torch import Tensor
-from torch.nn import ModuleDict
+from typing_extensions import override
 
+from directgp import estimators
 from directgp.datasets.problem import Problem
-from directgp.estimators.fitting import (
-    auto_inducing,
-    named_likelihood,
-    starting_models,
-    with_latents_of,
+from directgp.errors import ModelFileError, NumericalError
+from directgp.estimators.base import SparseGPEstimator
+from directgp.estimators.explanations import Explained, increases
+from directgp.estimators.preprocessing import ColumnScaling
+from directgp.estimators.summary import has_ard, kernel_name
+from directgp.experiments.baselines import predict_baseline
+from directgp.experiments.cell import (
+    BASIC,
+    DEFAULT,
+    ELBO,
+    Circumstances,
+    Method,
+    Record,
+    method_named,
+    seed_of,
 )
-from directgp.estimators.preprocessing import Scalings, TrainingTable
-from directgp.experiments.cell import Method, generator_of, seed_of
-from directgp.experiments.plan import Rows
-from directgp.posteriors.sparse import SparsePosterior
-from directgp.registry import Task
-from directgp.training.beta_path import beta_path
-from directgp.training.data import Data, Model
-from directgp.training.race import EFFORTS
-from directgp.training.result import BetaPath, Status, TrainingResult
-from directgp.training.run import Monitor, Recipe
-from directgp.training.search import Search
-from directgp.training.train import train
-from directgp.training.trainer import without_steps
-from directgp.training.validation import Given
+from directgp.experiments.compare_cell import (
+    BetaLoss,
+    CompareCell,
+    CompareOutcome,
+    Explanation,
+    ModelFacts,
+    Predictions,
+)
+from directgp.experiments.splits import Array, CellData, ScaledRows, parts_of, split
+from directgp.likelihoods.base import Likelihood
+from directgp.metrics import COVERAGE, Judged, judge
+from directgp.registry import LIKELIHOODS, Task, likelihoods_of
+from directgp.shapes import Marginals
+from directgp.training.beta_path import beta_grid
+from directgp.training.result import BetaPath, Progress, Status
+from directgp.training.run import Monitor
 
-Array = NDArray[np.float64]
+_ESTIMATORS: dict[Task, type[SparseGPEstimator]] = {
+    "regression": estimators.SparseGPRegressor,
+    "classification": estimators.SparseGPClassifier,
+    "count": estimators.SparseGPCountRegressor,
+}
+"""The estimator of each task."""
 
+_ROWS_KEPT = 2000
+"""Test rows whose predictions are stored, for figures."""
 
-class CellData(NamedTuple):
-    """The rows of the three parts of a split, unscaled."""
+_ROWS_SHUFFLED = 500
+"""Test rows by which the importance of features is measured."""
 
-    train: tuple[Array, Array]
-    validation: tuple[Array, Array]
-    test: tuple[Array, Array]
-    """X and y of each part."""
-
-    num_training: int = 0
-    """Rows of the training part, of which `train` may be a subset; 0 if not recorded."""
-
-    num_classes: int = 2
-    """Classes of the table, of which a part may lack some."""
-
-    @classmethod
-    def of(
-        cls, problem: Problem, training: Rows, validation: Rows, test: Rows, num_training: int = 0
-    ) -> "CellData":
-        """Return these rows of a problem."""
-        X, y = problem.X, problem.y
-        first, second, third = ((X[rows], y[rows]) for rows in (training, validation, test))
-        return cls(first, second, third, num_training, problem.num_classes)
-
-
-class ScaledRows(NamedTuple):
-    """Scaled tensors of the three parts."""
-
-    train: tuple[Tensor, Tensor]
-    validation: tuple[Tensor, Tensor]
-    test: tuple[Tensor, Tensor]
-    scalings: Scalings
-    num_classes: int = 2
-
-    @property
-    def offset(self) -> float:
-        """The target in its units is offset + scale·y."""
-        return float(self.scalings.targets.shift[0])
-
-    @property
-    def scale(self) -> float:
-        """Standard deviation of the training targets; 1 for labels and counts."""
-        return float(self.scalings.targets.scale[0])
-
-    @classmethod
-    def of(
-        cls,
-        data: CellData,
-        task: Task,
-        dtype: Literal["float64", "float32"] = "float64",
-        device: str = "cpu",
-    ) -> "ScaledRows":
-        """Scale inputs and real-valued targets to mean 0, deviation 1 on the training rows.
-
-        If inputs have gaps, they are imputed first, by the training rows.
-        """
-        parts = (data.train, data.validation, data.test)
-        scalings = Scalings.from_data(
-            *data.train,
-            None,
-            inputs=True,
-            targets=task == "regression",
-            impute=any(bool(np.isnan(X).any()) for X, _ in parts),
-        )
-        precision, targets = (
-            torch.float64 if dtype == "float64" else torch.float32,
-            scalings.targets,
-        )
-
-        def tensors(X: Array, y: Array) -> tuple[Tensor, Tensor]:
-            inputs = torch.as_tensor(scalings.scaled_inputs(X))
-            scaled = torch.as_tensor(targets.exact(y[:, None]))[:, 0]
-            return inputs.to(device, precision), scaled.to(device, precision)
-
-        train, validation, test = (tensors(*part) for part in parts)
-        return cls(train, validation, test, scalings, data.num_classes)
-
-
-def model_bytes(model: Model, **facts: str) -> bytes:
-    """Return the state of posterior and likelihood, with facts about the model."""
-    state = _modules(model).state_dict()
-    plain = {name: value.detach().cpu().contiguous() for name, value in state.items()}
-    return save(plain, facts or None)
-
-
-def facts_in(data: bytes) -> dict[str, str]:
-    """Return the facts that `model_bytes` was given."""
-    # The file starts with the length of a JSON document.
-    length = int.from_bytes(data[:8], "little")
-    facts: dict[str, str] = json.loads(data[8 : 8 + length]).get("__metadata__", {})
-    return facts
-
-
-def load_bytes(model: Model, data: bytes) -> None:
-    """Load the state of a model of the same shape."""
-    _modules(model).load_state_dict(load(data))
-
-
-def _modules(model: Model) -> ModuleDict:
-    return ModuleDict({"posterior": model.posterior, "likelihood": model.likelihood})
-
-
-def starting_model(
-    task: Task,
-    X: Tensor,
-    y: Tensor,
-    likelihood: str,
-    num_inducing: int | None,
-    seed: tuple[int, ...],
-    units: tuple[float, float] = (1.0, 0.0),
-    num_classes: int = 2,
-    **prior: Any,
-) -> Model:
-    """Return an untrained model: q(u) at the prior, hyperparameters initialised from the rows.
-
-    `num_inducing` None is the default of the estimators; the targets of the user are unit·y +
-    offset; `prior` has kernel, ard and mean.
-    """
-    made = named_likelihood(likelihood, y, *units, num_classes)
-    if made.latent_scale:
-        prior = {**prior, "mean": "constant"}
-    latent = made.rough_latent(y)
-    posterior = SparsePosterior.from_data(
-        X.cpu(),
-        None if latent is None else latent.cpu(),
-        num_inducing=min(num_inducing or auto_inducing(len(X)), len(X)),
-        generator=generator_of(*seed),
-        **prior,
-    )
-    return Model(with_latents_of(made, posterior.to(X.device), y), made)
-
-
-def chosen_model(
-    task: Task,
-    X: Tensor,
-    y: Tensor,
-    seeds: tuple[int, ...],
-    num_inducing: int | None,
-    monitors: Sequence[Monitor],
-    scalings: Scalings | None = None,
-    num_classes: int = 2,
-    **choices: Any,
-) -> Model:
-    """Return an untrained model, or the one of the highest evidence after short runs.
-
-    The choices are kernel, ard and likelihood, or "auto".
-    """
-    mean, seed = "zero" if task == "regression" else "constant", seed_of(*seeds)
-    scalings = scalings or Scalings.identity(X.shape[1])
-    if "auto" not in choices.values():
-        prior = {"kernel": choices["kernel"], "ard": choices["ard"], "mean": mean}
-        units = scalings.unit, scalings.offset
-        name = choices["likelihood"]
-        given = (task, X, y, name, num_inducing, seeds, units, num_classes)
-        model = starting_model(*given, **prior)
-        kernel = f"{choices['kernel']} ARD" if choices["ard"] else choices["kernel"]
-        return model._replace(name=f"{kernel}, {choices['likelihood']}")
-    table = TrainingTable(X, y, None, None, None, scalings, len(y), 0)
-    params = {**choices, "mean": mean, "mean_is_auto": True, "inducing": "kmeans++"}
-    params["num_classes"] = num_classes
-    recipe = Recipe("elbo", monitors=monitors)
-    number = min(num_inducing or auto_inducing(len(X)), len(X))
-    models = starting_models(params, task, recipe, table, number, seed)
-    generator = torch.Generator(X.device).manual_seed(seed)
-    data = Data(X, y, None)
-    search = Search(recipe, data, Given(X, y), generator, EFFORTS["default"])
-    return search.choose(models)[0]
-
+_CURVES = 6
+"""Features with a curve of partial dependence."""
 
 _CURVE_POINTS = 200
 """Points of a thinned training curve."""
 
-
-class Trained(NamedTuple):
-    """The chosen run of a method, and the path of β it was chosen from."""
-
-    best: TrainingResult
-    path: BetaPath | None
-
-    @classmethod
-    def before(cls, model: Model) -> "Trained":
-        """Return a model that needs no training."""
-        stage = without_steps("elbo", Status.CONVERGED, "Trained before.")
-        return cls(TrainingResult(*model[:2], "elbo", 1.0, "elbo", (stage,), 0.0), None)
-
-    def facts(self) -> dict[str, Any]:
-        """Return the fields of `TrainingOutcome` that training decides."""
-        results = [self.best] if self.path is None else [p.trained for p in self.path.points]
-        # A stage that several results share counts once.
-        stages = {id(stage): stage for each in results for stage in each.stages}.values()
-        failed = () if self.path is None else self.path.failed
-        return {
-            "beta": self.best.beta,
-            "status": self.best.status.value,
-            "reason": self.best.reason,
-            "evaluations": sum(stage.evaluations for stage in stages),
-            "failed": tuple(f"β = {each.beta:.3g}: {each.reason}" for each in failed),
-        }
-
-    def curve(self) -> tuple[tuple[int, float], ...]:
-        """Return (step, objective) of the chosen run, thinned; the last step is always there."""
-        losses = self.best.history
-        every = max(1, math.ceil(len(losses) / _CURVE_POINTS))
-        kept = {*range(0, len(losses), every), len(losses) - 1} if losses else set()
-        return tuple((step + 1, losses[step]) for step in sorted(kept))
-
-    def to_bytes(self, **facts: str) -> bytes:
-        """Return the state of the chosen model."""
-        return model_bytes(Model.of(self.best), **facts)
+_LOSS_NAMES = {"elbo": "NLL", "fitc": "NLL", "log_loss": "NLL", "square_loss": "MSE"}
+"""Names of validation losses, by the name of the objective."""
 
 
-def train_method(
-    method: Method,
-    model: Model,
-    rows: ScaledRows,
-    betas: Sequence[float],
-    seed: int,
-    max_steps: int | None,
-    monitors: Sequence[Monitor],
-) -> Trained:
-    """Train with the default optimisers; β is chosen along a path that starts at the model."""
-    problem = model.posterior, model.likelihood, *rows.train
-    settings: dict[str, Any] = {
-        "objective": method.objective,
-        "max_steps": max_steps,
-        "monitors": monitors,
-        "generator": torch.Generator(rows.train[0].device).manual_seed(seed),
-    }
-    if not method.chooses_beta and method.hyperparameters == "joint":
-        return Trained(train(*problem, **settings), None)
-    path = beta_path(
-        *problem,
-        betas=betas,
-        validation=Given(*rows.validation),
-        hyperparameters=method.hyperparameters,
-        start="given",
-        **settings,
+def compare_rows(cell: CompareCell, problem: Problem) -> CellData:
+    """Return the rows of a cell of a comparison."""
+    rows = split(problem, cell.repeat, cell.size, cell.seed)
+    return CellData.of(problem, *rows, parts_of(len(problem.y)).training)
+
+
+def run_compare_cell(
+    cell: CompareCell, data: CellData, start: bytes = b"", monitors: Sequence[Monitor] = ()
+) -> Record[CompareCell, CompareOutcome]:
+    """Train from the model of `cell.start`, choose β by validation, and score the test rows."""
+    device = cell.settings.device
+    method = method_named(cell.method)
+    since = clock(device)
+    saved = b""
+    explained = None
+    if method.kind == "baseline":
+        predicted = _baseline(cell, data)
+        facts = TrainingFacts()
+    else:
+        counter = EvaluationCounter()
+        model = _fitted(cell, method, data, start, (*monitors, counter))
+        predicted = PredictedTargets.of(model, data.test)
+        explained = Explained.of(model)
+        facts = TrainingFacts.of(model, counter.total)
+        if method is DEFAULT:
+            facts = facts.of_default
+        if method in (ELBO, BASIC):
+            saved = _saved(model)
+    seconds = clock(device) - since
+    judged = predicted.judged(cell.task)
+    outcome = CompareOutcome(
+        **vars(facts),
+        scores=judged.means(),
+        num_test=len(judged.actual),
+        validation_loss=_LOSS_NAMES.get(method.objective, method.objective.replace("_", " ")),
+        seconds=seconds,
     )
-    # The paper's choice. `path.best` would take a larger β within the standard error of the best,
-    # and a few rows with a very large loss make that error large.
-    best = min(path.points, key=lambda point: point.validation_loss)
-    return Trained(best.trained, path)
-
-
-def race_method(
-    method: Method,
-    model: Model,
-    rows: ScaledRows,
-    betas: Sequence[float],
-    seed: int,
-    max_steps: int | None,
-    monitors: Sequence[Monitor],
-) -> Trained:
-    """Train as `train_method` does, while steps lower the objective and β the validation loss."""
-    objective, mode = method.objective, method.hyperparameters
-    recipe = Recipe(objective, max_steps=max_steps, monitors=monitors)
-    generator = torch.Generator(rows.train[0].device).manual_seed(seed)
-    data, validation = Data(*rows.train, None), Given(*rows.validation)
-    search = Search(recipe, data, validation, generator, EFFORTS["fast"])
-    grid = sorted({*betas}, reverse=True) if method.chooses_beta else [1.0]
-    search.along(model, mode, grid)
-    return Trained(search.best, search.path if method.chooses_beta and search.trials else None)
+    columns = {f.name: getattr(judged, f.name) for f in fields(Predictions)}
+    arrays = {
+        name: values[:_ROWS_KEPT].numpy() for name, values in columns.items() if values is not None
+    }
+    if explained is not None:
+        # A fit is not lost because it cannot be explained.
+        with suppress(NumericalError):
+            arrays |= asdict(_explanation(cell, explained, data))
+    return Record(cell, outcome, Circumstances.here(device), arrays, saved)
 
 
 def clock(device: str) -> float:
     """Return processor time, which other programs disturb least; wall time on a GPU."""
     return time.process_time() if device == "cpu" else time.perf_counter()
+
+
+# Training
+
+
+def _fitted(
+    cell: CompareCell,
+    method: Method,
+    data: CellData,
+    start: bytes,
+    monitors: tuple[Monitor, ...],
+) -> Any:
+    """Return the fitted estimator of a method.
+
+    Methods that choose β go on from the stored model of the ELBO, a warm start; the others train
+    from the start, with the kernel of that model if there is one.
+    """
+    settings = cell.settings
+    if method is DEFAULT:
+        model = _estimator(cell, data, likelihood=settings.likelihood, kernel=settings.kernel)
+        model.set_params(ard=settings.ard)
+        return _fit(model, data, _rows_for_default(data), monitors=monitors)
+    stored = _loaded(start, settings.device) if start else None
+    basic = likelihoods_of(cell.task)[0]
+    if stored is not None and method is BASIC and model_facts(stored).likelihood == basic:
+        # The chosen model is the basic one, and has been trained.
+        return stored
+    if stored is not None and method.chooses_beta:
+        stored.set_params(
+            objective=method.objective,
+            beta="auto",
+            hyperparameters=method.hyperparameters,
+            warm_start=True,
+            effort="fast",
+        )
+        betas = sorted(settings.betas or coarse_grid(cell.size), reverse=True)
+        return _fit(
+            stored,
+            data,
+            data.train,
+            validation_data=data.validation,
+            betas=tuple(dict.fromkeys(betas)),
+            monitors=monitors,
+        )
+    likelihood = settings.likelihood
+    kernel = settings.kernel
+    ard = settings.ard
+    if stored is not None:
+        facts = model_facts(stored)
+        likelihood = facts.likelihood
+        kernel = facts.kernel
+        ard = facts.ard
+    if method is BASIC:
+        likelihood = basic
+    model = _estimator(cell, data, likelihood=likelihood, kernel=kernel)
+    model.set_params(ard=ard, objective=method.objective, beta=1.0)
+    return _fit(model, data, data.train, monitors=monitors)
+
+
+def _estimator(cell: CompareCell, data: CellData, *, likelihood: str, kernel: str) -> Any:
+    """Return the estimator of a cell, not fitted."""
+    settings = cell.settings
+    gaps = any(bool(np.isnan(X).any()) for X, _ in (data.train, data.validation, data.test))
+    return _ESTIMATORS[cell.task](
+        likelihood=likelihood,
+        kernel=kernel,
+        num_inducing=settings.num_inducing or "auto",
+        max_iter=settings.max_steps,
+        dtype=settings.dtype,
+        device=settings.device,
+        missing="impute" if gaps else "error",
+        random_state=seed_of(cell.seed, cell.repeat),
+    )
+
+
+def _fit(
+    model: Any,
+    data: CellData,
+    rows: tuple[Array, Array],
+    *,
+    validation_data: tuple[Array, Array] | None = None,
+    betas: tuple[float, ...] = (),
+    monitors: tuple[Monitor, ...],
+) -> Any:
+    """Fit an estimator and return it; its warnings are those of one fit, which nobody reads."""
+    labels = isinstance(model, estimators.SparseGPClassifier)
+    if labels:
+        # The rows may lack a class of the table.
+        model.classes_ = np.arange(float(data.num_classes))
+    X, y = rows
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        model._fit(
+            X, y, None, validation_data, classes_known=labels, betas=betas, monitors=monitors
+        )
+    return model
+
+
+def _rows_for_default(data: CellData) -> tuple[Array, Array]:
+    """Return the rows of the default estimator, which splits off validation rows itself.
+
+    It trains on the validation rows, too; with a share of the training rows, on the same share.
+    """
+    X, y = data.train
+    share = len(y) / (data.num_training or len(y))
+    number = round(share * len(data.validation[1]))
+    more_X, more_y = data.validation
+    return np.concatenate([X, more_X[:number]]), np.concatenate([y, more_y[:number]])
+
+
+def coarse_grid(num_data: int) -> list[float]:
+    """Return every second β of the paper's grid, its last, and 1."""
+    grid = beta_grid(num_data)
+    return sorted({*grid[::2], grid[-1], 1.0}, reverse=True)
+
+
+def _saved(model: SparseGPEstimator) -> bytes:
+    """Return the file of a fitted estimator, from which other cells start."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "model"
+        model.save(path)
+        return path.read_bytes()
+
+
+def _loaded(file: bytes, device: str) -> Any:
+    """Return the fitted estimator of a file."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "model"
+        path.write_bytes(file)
+        try:
+            return estimators.load(path, device)
+        except ModelFileError as error:
+            raise ModelFileError(
+                "The store has a model of an earlier version of directgp to start from, which "
+                "cannot be continued. Compare with another store."
+            ) from error
+
+
+# Facts about a fit
+
+
+@final
+@dataclass
+class EvaluationCounter(Monitor):
+    """Counts the evaluations of all runs of a fit."""
+
+    finished: int = 0
+    """Evaluations of the runs before the current one."""
+
+    current: int = 0
+    """Evaluations of the current run."""
+
+    @property
+    def total(self) -> int:
+        """Evaluations of all runs."""
+        return self.finished + self.current
+
+    @override
+    def __call__(self, progress: Progress) -> None:
+        self.current = progress.evaluations
+
+    @override
+    def reset(self) -> None:
+        self.finished += self.current
+        self.current = 0
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class TrainingFacts:
+    """The fields of `CompareOutcome` that training decides; the defaults are of no training."""
+
+    beta: float = math.nan
+    """Weight of the KL term."""
+
+    status: str = Status.CONVERGED.value
+    """How the chosen run stopped."""
+
+    reason: str = ""
+    """Why the chosen run stopped."""
+
+    evaluations: int = 0
+    """Evaluations of all runs."""
+
+    failed: tuple[str, ...] = ()
+    """Values of β that could not be trained, each with the reason."""
+
+    path: tuple[BetaLoss, ...] = ()
+    """Losses by falling β."""
+
+    curve: tuple[tuple[int, float], ...] = ()
+    """(step, objective) of the chosen run, thinned."""
+
+    model: ModelFacts | None = None
+    """Likelihood and kernel."""
+
+    @classmethod
+    def of(cls, model: Any, evaluations: int) -> "TrainingFacts":
+        """Return the facts of a fitted estimator."""
+        result = model.training_result_
+        path = model.beta_path_
+        failures = () if path is None else path.failed
+        return cls(
+            beta=model.beta_,
+            status=result.status.value,
+            reason=result.reason,
+            evaluations=evaluations,
+            failed=tuple(f"β = {failure.beta:.3g}: {failure.reason}" for failure in failures),
+            path=beta_losses(path),
+            curve=thinned(result.history),
+            model=model_facts(model),
+        )
+
+    @property
+    def of_default(self) -> "TrainingFacts":
+        """The facts without what a report shows of single objectives alone."""
+        return replace(self, failed=(), path=(), curve=(), model=None)
+
+
+def model_facts(model: SparseGPEstimator) -> ModelFacts:
+    """Return names of likelihood and kernel of a fitted estimator."""
+    kind = type(model.likelihood_).__name__
+    name = next(row.name for row in LIKELIHOODS.values() if row.kind == kind)
+    return ModelFacts(likelihood=name, kernel=kernel_name(model), ard=has_ard(model))
+
+
+def beta_losses(path: BetaPath | None) -> tuple[BetaLoss, ...]:
+    """Return the losses of a path in the units of y, the squared error without its ½."""
+    if path is None:
+        return ()
+    factor = 2.0 if path.loss == "square_loss" else 1.0
+    return tuple(
+        BetaLoss(
+            beta=point.beta,
+            loss=factor * point.validation_loss,
+            error=factor * point.validation_error,
+        )
+        for point in path.points
+    )
+
+
+def thinned(losses: Sequence[float]) -> tuple[tuple[int, float], ...]:
+    """Return (step, objective) of a run, thinned; the last step is always there."""
+    every = max(1, math.ceil(len(losses) / _CURVE_POINTS))
+    steps = {*range(0, len(losses), every), len(losses) - 1} if losses else set()
+    return tuple((step + 1, losses[step]) for step in sorted(steps))
+
+
+# Predictions
+
+
+class PredictedTargets(NamedTuple):
+    """Predictions of the scaled targets of test rows, whose units are ``offset + scale·y``."""
+
+    likelihood: Likelihood
+    """p(y given f) of the scaled targets."""
+
+    y: Tensor
+    """Scaled targets."""
+
+    marginals: Marginals
+    """q(f) of the test rows."""
+
+    offset: float
+    """Target of the user where the scaled one is 0."""
+
+    scale: float
+    """Unit of the scaled targets."""
+
+    @classmethod
+    def of(cls, model: SparseGPEstimator, test: tuple[Array, Array]) -> "PredictedTargets":
+        """Return the predictions of a fitted estimator."""
+        X, y = test
+        targets = model.scalings_.targets
+        return cls(
+            likelihood=model.likelihood_,
+            y=_scaled(targets, y),
+            marginals=Explained.of(model).marginals(X),
+            offset=float(targets.shift[0]),
+            scale=float(targets.scale[0]),
+        )
+
+    def judged(self, task: Task) -> Judged:
+        """Return the scores, computed in float64 on the CPU."""
+        mean, variance = self.marginals.mean, self.marginals.variance
+        q = Marginals(mean.double().cpu(), variance.double().cpu())
+        # A copy: the model stays where it is.
+        likelihood = copy.deepcopy(self.likelihood).to("cpu", torch.float64)
+        return judge(task, likelihood, self.y.double().cpu(), q, self.offset, self.scale)
+
+
+def _scaled(targets: ColumnScaling, values: Array) -> Tensor:
+    return torch.as_tensor(targets.exact(values[:, None])[:, 0]).double()
+
+
+def _baseline(cell: CompareCell, data: CellData) -> PredictedTargets:
+    """Return the predictions of a method without a Gaussian process."""
+    rows = ScaledRows.of(data, cell.task)
+    likelihood, q = predict_baseline(cell.method, cell.task, rows, cell.seed)
+    return PredictedTargets(likelihood, rows.test[1], q, rows.offset, rows.scale)
+
+
+def _explanation(cell: CompareCell, explained: Explained, data: CellData) -> Explanation:
+    """Explain a model by some test rows; curves are drawn in the first repeat only."""
+    X, y = data.test
+    random = np.random.default_rng([cell.seed, cell.repeat])
+    targets = y[:_ROWS_SHUFFLED]
+    importance = increases(lambda rows: explained.nll(rows, targets), X[:_ROWS_SHUFFLED], random)
+    relevance = explained.relevance()
+    order = [j for j in np.argsort(-importance, kind="stable") if not np.isnan(X[:, j]).all()]
+    chosen = np.array(order[:_CURVES] if cell.repeat == 0 else [], dtype=np.int64)
+    curves = explained.curves(X, chosen.tolist(), COVERAGE)
+    longest = max((curve.shape[1] for curve in curves), default=0)
+    padded = np.full((len(curves), len(curves[0]) if curves else 4, longest), np.nan)
+    for place, curve in zip(padded, curves, strict=True):
+        place[:, : curve.shape[1]] = curve
+    return Explanation(
+        importance=importance,
+        relevance=np.zeros(0) if relevance is None else relevance,
+        features=chosen,
+        curves=padded,
+    )

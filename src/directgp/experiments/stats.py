@@ -10,7 +10,9 @@ from numpy.typing import NDArray
 from scipy import stats
 
 from directgp.experiments.cell import Method
-from directgp.experiments.plan import CompareOutcome, Comparison, Parts
+from directgp.experiments.compare_cell import CompareOutcome
+from directgp.experiments.plan import Comparison
+from directgp.experiments.splits import Parts
 from directgp.metrics import COVERAGE, ECE, SCORES, Score
 
 SIGNIFICANT = 0.05
@@ -23,14 +25,20 @@ class ScoreEstimate:
     """A score of a method over the repeats."""
 
     values: tuple[float, ...]
+    """One value per repeat."""
+
     mean: float
+    """Mean over the repeats."""
+
     error: float
-    """One value per repeat, their mean and its standard error; NaN for one repeat."""
+    """Standard error of the mean; NaN for one repeat."""
 
     best: bool
+    """Whether no method has a better mean."""
+
     close: bool
-    """Whether no method has a better mean, or it is not significantly different from the best; with
-    one repeat, only the best."""
+    """Whether the difference from the best is not significant; with one repeat, only for the
+    best."""
 
     p_value: float
     """Of the paired test against the best; NaN for the best and for one repeat."""
@@ -42,11 +50,19 @@ class RankingRow:
     """The scores of a method at one training size."""
 
     method: Method
+    """The method."""
+
     size: int
+    """Training rows."""
+
     scores: dict[str, ScoreEstimate]
+    """Scores by name."""
+
     betas: tuple[float, ...]
+    """β of each repeat."""
+
     seconds: float
-    """Scores by name, the β of each repeat, and the mean time over the repeats."""
+    """Mean time over the repeats."""
 
     @property
     def beta(self) -> float:
@@ -136,6 +152,8 @@ class Paired(NamedTuple):
     """How much lower the mean is than that of the other."""
 
     p_value: float
+    """Of the paired test; NaN for one repeat."""
+
     wins: int
     """Number of repeats in which it is lower."""
 

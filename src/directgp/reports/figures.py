@@ -10,7 +10,7 @@ from matplotlib.patches import Rectangle
 
 from directgp.estimators.explanations import dependence_on
 from directgp.experiments.cell import Method
-from directgp.experiments.plan import ComparedFit, Predictions
+from directgp.experiments.compare_cell import ComparedFit, Predictions
 from directgp.experiments.stats import RankingRow
 from directgp.metrics import COVERAGE, Reliability, Score, reliability
 from directgp.plots import calibration

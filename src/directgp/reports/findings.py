@@ -9,7 +9,8 @@ from typing import final
 import numpy as np
 
 from directgp.experiments.cell import ELBO
-from directgp.experiments.plan import ComparedFit, Comparison, ModelFacts, Predictions
+from directgp.experiments.compare_cell import ComparedFit, ModelFacts, Predictions
+from directgp.experiments.plan import Comparison
 from directgp.experiments.stats import Paired, RankingRow, paired, ranking, scores_of
 from directgp.metrics import Score
 from directgp.text import decimals_for, fixed

@@ -9,8 +9,9 @@ from typing import final
 import numpy as np
 
 from directgp.experiments.cell import BASIC, DEFAULT, Method
-from directgp.experiments.comparison import coarse_grid
-from directgp.experiments.plan import ComparedFit, DataFacts, ModelFacts, Plan, Settings
+from directgp.experiments.compare_cell import ComparedFit, ModelFacts, Settings
+from directgp.experiments.fit import coarse_grid
+from directgp.experiments.plan import DataFacts, Plan
 from directgp.experiments.stats import Paired, RankingRow, best_of
 from directgp.metrics import COVERAGE, reliability
 from directgp.registry import likelihoods_of

@@ -115,7 +115,14 @@ checkpoints, generator
     (2, True)
     """
     recipe = Recipe(
-        objective, rule, optimizer, batch_size, learning_rate, max_steps, stopping, monitors
+        objective=objective,
+        rule=rule,
+        optimizer=optimizer,
+        batch_size=batch_size,
+        learning_rate=learning_rate,
+        max_steps=max_steps,
+        stopping=stopping,
+        monitors=monitors,
     )
     return path_of(
         recipe,
@@ -123,7 +130,7 @@ checkpoints, generator
         Data(X, y, weights),
         betas=betas,
         validation=validation,
-        mode=hyperparameters,
+        hyperparameters=hyperparameters,
         checkpoints=checkpoints,
         generator=generator,
         start=start,
@@ -134,14 +141,16 @@ def path_of(
     recipe: Recipe,
     model: Model,
     data: Data,
+    *,
     betas: Sequence[float] | None,
     validation: Validation | None,
-    mode: str,
+    hyperparameters: str,
     checkpoints: Checkpoints | None,
     generator: torch.Generator | None,
     start: str = "elbo",
 ) -> BetaPath:
     """Return the path of a recipe; the arguments are those of `beta_path`."""
+    mode = hyperparameters
     modes = ("joint", "fixed", "auto")
     require(mode in modes, "hyperparameters", f"one of {modes}", repr(mode))
     require(start in ("elbo", "given"), "start", "'elbo' or 'given'", repr(start))

@@ -33,9 +33,13 @@ class ModelChoice:
     """
 
     race: Race
+    """Trains the models."""
+
     by_evidence: bool
+    """Whether models are compared by their evidence, and not by the validation loss."""
+
     tried: dict[str, ModelTried] = field(default_factory=dict, init=False)
-    """What is known of each model, by name."""
+    """Evidence or validation loss of each model, by name."""
 
     best: TrainingResult | None = field(default=None, init=False)
     """The chosen model after its short runs."""
@@ -52,16 +56,18 @@ class ModelChoice:
         A row of `models` has one kernel, a column one likelihood; the first ones are preferred.
         None where no model could be trained.
         """
-        race, whole = self.race, self.race.splits
-        part, rows = whole[0], min(len(race.data) // 4, _MOST_ROWS)
+        race = self.race
+        whole = race.splits
+        part = whole[0]
+        rows = min(len(race.data) // 4, _MOST_ROWS)
         if self.by_evidence:
             # All examples are for training.
             part = Split(race.data, models[0][0].likelihood, *part.examples)
         race.splits = [race.some(part, max(race.effort.rows_for_models, rows))]
         self._first = {model.name: first_of(row, model) for row in models for model in row}
         # The tails of the last likelihood are the heaviest: outliers decide nothing.
-        alike = [[each for each in row if self._first[each.name] is row[0]] for row in models]
-        column = [row[0 if self.by_evidence else -1] for row in alike]
+        of_first_scale = [[m for m in row if self._first[m.name] is row[0]] for row in models]
+        column = [row[0 if self.by_evidence else -1] for row in of_first_scale]
         try:
             pair = [model for model in column if _kernel(model) == _kernel(column[0])]
             kind = self._best(pair) or pair[0]
@@ -89,17 +95,19 @@ class ModelChoice:
     def _best(self, models: Sequence[Model]) -> Model | None:
         for model in models:
             self._try(model)
-        known = [model for model in models if model.name in self._trials]
-        if not known:
+        trained = [model for model in models if model.name in self._trials]
+        if not trained:
             return None
         if self.by_evidence:
-            return max(known, key=lambda model: self.tried[model.name].evidence or -math.inf)
-        losses = torch.stack([self._trials[model.name].losses for model in known])
-        return known[compare(losses).chosen]
+            return max(trained, key=lambda model: self.tried[model.name].evidence or -math.inf)
+        losses = torch.stack([self._trials[model.name].losses for model in trained])
+        return trained[compare(losses).chosen]
 
     def _try(self, model: Model) -> None:
         """Train a model once: for the ELBO, or jointly from the ELBO solution of its kernel."""
-        race, name, first = self.race, model.name, self._first[model.name]
+        race = self.race
+        name = model.name
+        first = self._first[name]
         if name in self._seen:
             return
         self._seen.add(name)
@@ -111,10 +119,10 @@ class ModelChoice:
             return
         start = start_of(small, first, start, race.splits[0].training)
         if self.by_evidence and model is not first:
-            found = race.elbo(Model.of(start)._replace(name=name), 2 * FIRST_STEPS)
-            if found is None:
+            solutions = race.elbo(Model.of(start)._replace(name=name), 2 * FIRST_STEPS)
+            if solutions is None:
                 return
-            (start,) = found
+            (start,) = solutions
         trial = race.trial(small, "joint", 1.0, [start])
         if self.by_evidence:
             self.tried[name] = ModelTried(name, evidence(start, race.data))
@@ -126,11 +134,12 @@ class ModelChoice:
 
     def _solution(self, first: Model) -> TrainingResult | None:
         """Return the ELBO solution of a kernel with its first likelihood."""
-        name, steps = first.name, 2 * FIRST_STEPS if self.by_evidence else FIRST_STEPS
+        name = first.name
+        steps = 2 * FIRST_STEPS if self.by_evidence else FIRST_STEPS
         if name not in self._solutions:
             small = first if self.by_evidence else _with_few_inducing(first)
-            found = self.race.elbo(small, steps)
-            self._solutions[name] = None if found is None else found[0]
+            solutions = self.race.elbo(small, steps)
+            self._solutions[name] = None if solutions is None else solutions[0]
         return self._solutions[name]
 
 
@@ -139,14 +148,14 @@ def evidence(result: TrainingResult, data: Data) -> float:
     parameters = (*result.posterior.prior.parameters(), *result.likelihood.parameters())
     k = sum(parameter.numel() for parameter in parameters if parameter.requires_grad)
     n = len(data) if data.weights is None else float(data.weights.sum())
-    found = -len(data) * result.loss - 0.5 * k * math.log(max(n, 1.0))
-    return found if math.isfinite(found) else -math.inf
+    value = -len(data) * result.loss - 0.5 * k * math.log(max(n, 1.0))
+    return value if math.isfinite(value) else -math.inf
 
 
 def first_of(row: Sequence[Model], model: Model) -> Model:
     """Return the first model of a row whose f is on the scale of that of a model."""
     scale = model.likelihood.latent_scale
-    return next(each for each in row if each.likelihood.latent_scale == scale)
+    return next(first for first in row if first.likelihood.latent_scale == scale)
 
 
 def start_of(model: Model, first: Model, solution: TrainingResult, data: Data) -> TrainingResult:
@@ -161,10 +170,9 @@ def start_of(model: Model, first: Model, solution: TrainingResult, data: Data) -
     if model.name == first.name:
         return solution
     if model.posterior.num_latent == solution.posterior.num_latent > 1:
-        own = model.posterior.Z.dim() > solution.posterior.Z.dim()
-        return (
-            replace(solution, posterior=solution.posterior.with_own_kernels()) if own else solution
-        )
+        if model.posterior.Z.dim() <= solution.posterior.Z.dim():
+            return solution
+        return replace(solution, posterior=solution.posterior.with_own_kernels())
     # Its start is noise of a tenth of the variance of the targets.
     noise = math.sqrt(10) * (data.y - mean)
     if likelihood.num_latent > solution.posterior.num_latent:
@@ -185,9 +193,9 @@ def _with_more_latents(
     """
     prior = posterior.prior
     constant = getattr(prior.mean_function, "constant", torch.zeros(()))
-    own = float(constant.detach()), float(prior.output_scale.detach())
+    start_of_first = float(constant.detach()), float(prior.output_scale.detach())
     twin = posterior.with_latents(len(starts))
-    twin.prior = prior.with_starts([own, *starts[1:]])
+    twin.prior = prior.with_starts([start_of_first, *starts[1:]])
     with torch.no_grad():
         twin.u_mean[1:] = 0
         twin.u_chol[1:] = torch.eye(posterior.num_inducing).to(twin.u_chol)

@@ -90,12 +90,15 @@ class Run:
         phase: Phase | None = None,
         agree: Callable[[Stop | None], Stop | None] | None = None,
     ) -> None:
-        self.stage, self.max_steps = stage, max_steps
+        self.stage = stage
+        self.max_steps = max_steps
         self.evaluations = 0
         self.losses: list[float] = []
         self.exhausted = False
         """Whether the run ended because its own steps were taken."""
-        self._monitors, self._since, self._agree = monitors, since, agree
+        self._monitors = monitors
+        self._since = since
+        self._agree = agree
         self._phase = phase or Phase()
         for monitor in monitors:
             monitor.reset()
@@ -175,8 +178,8 @@ class LossRange(Monitor):
     def __post_init__(self) -> None:
         require(self.window >= 2, "window of LossRange", "at least 2", self.window)
         _check_tolerance(self.tolerance, "LossRange")
-        share, allowed = self.smoothing, "at least 0 and less than 1"
-        require(0 <= share < 1, "smoothing of LossRange", allowed, share)
+        allowed = "at least 0 and less than 1"
+        require(0 <= self.smoothing < 1, "smoothing of LossRange", allowed, self.smoothing)
         self.reset()
 
     @override
@@ -281,6 +284,8 @@ def _check_tolerance(tolerance: float, who: str) -> None:
 
 
 OptimizerName = Literal["auto", "lbfgs", "adam"]
+"""Names of optimisers."""
+
 Eliminated = Literal["vfe", "fitc", "square_loss"]
 """The closed forms of the optimal q(u)."""
 
@@ -291,20 +296,39 @@ _BATCH_SIZE = 1024
 """Examples of a batch chosen by "auto"."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Recipe:
-    """The settings of a run; see `directgp.train` for the fields."""
+    """The settings of a run; `directgp.train` describes them in full."""
 
     objective: str | PointLoss = "log_loss"
+    """Training loss, or its name."""
+
     rule: Rule | str = "auto"
+    """Rule for log E[p(y given f)], or its name."""
+
     optimizer: OptimizerName = "auto"
+    """Optimiser, or "auto" for the choice by data and rule."""
+
     batch_size: int | None = None
+    """Examples of a step of Adam; None for all, or for a default if they are very many."""
+
     learning_rate: float | None = None
+    """Learning rate of Adam; None for the paper's."""
+
     max_steps: int | None = None
+    """Steps of a run; None for the default of the optimiser."""
+
     stopping: Monitor | None = None
+    """Stopping rule; None for the default of the optimiser."""
+
     monitors: Sequence[Monitor] = ()
+    """Callbacks that see every step."""
+
     observer: Observer | None = None
+    """Callback that sees the model while Adam trains it."""
+
     whitened: bool = True
+    """Whether q(u) is changed relative to the prior."""
 
     def __post_init__(self) -> None:
         names = ("auto", "lbfgs", "adam")
@@ -363,7 +387,8 @@ class Recipe:
             (self.collapsed is not None, f"objective='{self.name}'", "objective='elbo'"),
             (self.optimizer == "lbfgs", "optimizer='lbfgs'", "optimizer='adam'"),
         ):
-            fits, remedy = not whole or self.batch_size is None, f"Use {instead} for batches."
+            fits = not whole or self.batch_size is None
+            remedy = f"Use {instead} for batches."
             require(fits, f"batch_size with {who}", allowed, self.batch_size, remedy)
         if self.optimizer == "lbfgs" and not loss.smooth:
             raise UnsupportedError(
@@ -416,7 +441,7 @@ class Recipe:
             return self.collapsed
         if not isinstance(likelihood, ConjugateLikelihood) or batches:
             return None
-        found = self.point_loss().eliminates
-        if found == "vfe" and not (optimizer == "lbfgs" and float(beta) > 0):
+        eliminated = self.point_loss().eliminates
+        if eliminated == "vfe" and not (optimizer == "lbfgs" and float(beta) > 0):
             return None
-        return found
+        return eliminated

@@ -144,12 +144,22 @@ def train(
     <Status.CONVERGED: 'converged'>
     """
     recipe = Recipe(
-        *(objective, rule, optimizer, batch_size, learning_rate, max_steps),
-        *(stopping, monitors, observer, whitened),
+        objective=objective,
+        rule=rule,
+        optimizer=optimizer,
+        batch_size=batch_size,
+        learning_rate=learning_rate,
+        max_steps=max_steps,
+        stopping=stopping,
+        monitors=monitors,
+        observer=observer,
+        whitened=whitened,
     )
-    joint, allowed = hyperparameters == "joint", "'joint' with whitened=False"
+    joint = hyperparameters == "joint"
+    allowed = "'joint' with whitened=False"
     require(whitened or joint, "hyperparameters", allowed, repr(hyperparameters))
-    model, data = Model(posterior, likelihood), Data(X, y, weights)
+    model = Model(posterior, likelihood)
+    data = Data(X, y, weights)
     _check_choices(hyperparameters, ("joint", "fixed", "auto"), start, beta)
     check_data("train", data, posterior, likelihood)
     check_own(likelihood, y)
@@ -157,14 +167,33 @@ def train(
         allowed = "None with hyperparameters='auto'"
         require(processes is None, "processes", allowed, "some", "Use 'joint' or 'fixed'.")
         require(start == "elbo", "start with hyperparameters='auto'", "'elbo'", repr(start))
-        return path_of(recipe, model, data, [beta], validation, "auto", checkpoints, generator).best
-    who, given = f"validation with hyperparameters='{hyperparameters}'", type(validation).__name__
-    require(validation is None, who, "None", given, "It is for 'auto'.")
+        return path_of(
+            recipe,
+            model,
+            data,
+            betas=[beta],
+            validation=validation,
+            hyperparameters="auto",
+            checkpoints=checkpoints,
+            generator=generator,
+        ).best
+    who = f"validation with hyperparameters='{hyperparameters}'"
+    got = type(validation).__name__
+    require(validation is None, who, "None", got, "It is for 'auto'.")
     if processes is not None:
         recipe = _distributed_recipe(recipe, model, data, beta, processes)
     recipe.check(likelihood)
-    run = recipe, model, beta, hyperparameters, start
-    return _train_or_resume(*run, data, checkpoints, generator, processes)
+    return _train_or_resume(
+        recipe,
+        model,
+        data,
+        beta=beta,
+        mode=hyperparameters,
+        start=start,
+        checkpoints=checkpoints,
+        generator=generator,
+        processes=processes,
+    )
 
 
 def train_stream(
@@ -251,10 +280,18 @@ def train_stream(
     remedy = f"Open them with ParquetRows(..., dtype='{dtype}')."
     allowed = f"of the posterior's dtype {dtype}"
     require(rows.dtype == dtype, "rows of train_stream", allowed, rows.dtype, remedy)
-    steps = batch_size, learning_rate, math.ceil(epochs * rows.num_rows / batch_size)
-    # Adam never satisfies the default rule, and so runs through all epochs.
-    stopping = stopping or SmallGradient(0.0)
-    recipe = Recipe(objective, rule, "adam", *steps, stopping, monitors, observer)
+    recipe = Recipe(
+        objective=objective,
+        rule=rule,
+        optimizer="adam",
+        batch_size=batch_size,
+        learning_rate=learning_rate,
+        max_steps=math.ceil(epochs * rows.num_rows / batch_size),
+        # Adam never satisfies the default rule, and so runs through all epochs.
+        stopping=stopping or SmallGradient(0.0),
+        monitors=monitors,
+        observer=observer,
+    )
     recipe.check(likelihood)
     if not recipe.point_loss().uses_variance(likelihood):
         raise UnsupportedError(
@@ -279,8 +316,18 @@ def train_stream(
     model = Model(posterior, likelihood)
     if processes is not None:
         recipe = _distributed_recipe(recipe, model, first, beta, processes)
-    run = recipe, model, beta, hyperparameters, start
-    return _train_or_resume(*run, first, checkpoints, generator, processes, rows)
+    return _train_or_resume(
+        recipe,
+        model,
+        first,
+        beta=beta,
+        mode=hyperparameters,
+        start=start,
+        checkpoints=checkpoints,
+        generator=generator,
+        processes=processes,
+        rows=rows,
+    )
 
 
 def _check_choices(mode: str, modes: tuple[str, ...], start: str, beta: float) -> None:
@@ -296,7 +343,8 @@ def _distributed_recipe(
 
     Adam is chosen whatever the number of processes, so that one process trains as several do.
     """
-    here, where = data.X.device, "with processes"
+    here = data.X.device
+    where = "with processes"
     require(here == processes.device, f"X {where}", f"on {processes.device}, theirs", here)
     allowed = "'auto' or 'adam', which need no more than the gradient"
     require(recipe.optimizer != "lbfgs", f"optimizer {where}", allowed, "'lbfgs'")
@@ -304,20 +352,21 @@ def _distributed_recipe(
     shown = [m for m in recipe.monitors if processes.rank == 0 or not isinstance(m, ProgressBar)]
     by_adam = replace(recipe, optimizer="adam", monitors=tuple(shown))
     batches = by_adam.chosen_batch_size(len(data), model.posterior.Z.shape[-2]) is not None
-    given = f"'{recipe.name}', which solves for q(u) from all examples at once"
+    got = f"'{recipe.name}', which solves for q(u) from all examples at once"
     remedy = "Use objective='elbo', or for 'square_loss' a batch_size."
     free = by_adam.eliminated(model.likelihood, beta, "adam", batches) is None
-    require(free, f"objective {where}", "one that trains q(u) by its gradient", given, remedy)
+    require(free, f"objective {where}", "one that trains q(u) by its gradient", got, remedy)
     return by_adam
 
 
 def _train_or_resume(
     recipe: Recipe,
     model: Model,
+    data: Data,
+    *,
     beta: float,
     mode: str,
     start: str,
-    data: Data,
     checkpoints: Checkpoints | None,
     generator: torch.Generator | None,
     processes: Processes | None,
@@ -413,7 +462,14 @@ def update(
     'The optimum is a formula.'
     """
     recipe = Recipe(
-        objective, rule, optimizer, batch_size, learning_rate, max_steps, stopping, monitors
+        objective=objective,
+        rule=rule,
+        optimizer=optimizer,
+        batch_size=batch_size,
+        learning_rate=learning_rate,
+        max_steps=max_steps,
+        stopping=stopping,
+        monitors=monitors,
     )
     remedy = "The KL term is the only record of the earlier examples. Use `train` to ignore them."
     require(0 < beta < math.inf, "beta of update", "positive and finite", beta, remedy)

@@ -59,7 +59,9 @@ class Trainer:
         rows: "ParquetRows | None" = None,
     ) -> None:
         self.data = data
-        self._rows, self._group, self._generator = rows, group, generator
+        self._rows = rows
+        self._group = group
+        self._generator = generator
         self._checkpoint = checkpoint or Checkpoint()
         self._since = time.perf_counter() if since is None else since
         self.failures: list[Failure] = []
@@ -87,9 +89,9 @@ class Trainer:
         With `before`, an earlier q(u) that takes the place of the prior, the posterior holds q(u)
         relative to it. A stage that the checkpoint has as finished is loaded.
         """
-        known = self._checkpoint.next_finished()
-        if known is not None:
-            result, tensors = known
+        finished = self._checkpoint.next_finished()
+        if finished is not None:
+            result, tensors = finished
             if result.stage != name:
                 raise CheckpointError(
                     f"The checkpoint must have '{name}' for its next stage. Got '{result.stage}'. "
@@ -128,7 +130,8 @@ class Trainer:
         From q(u) at the prior the noise of some likelihoods would explain everything first, and
         stay there.
         """
-        posterior, likelihood, data = model.posterior, model.likelihood, self.data
+        posterior, likelihood, _ = model
+        data = self.data
         alone = self._rows is None and self._group is None
         if not (alone and likelihood.rough_start) or bool(posterior.u_mean.any()):
             return
@@ -147,10 +150,12 @@ class Trainer:
 
     def value(self, recipe: Recipe, model: Model, beta: float) -> float:
         """Return the objective of all examples, as a mean."""
-        data, (posterior, likelihood, _) = self.data, model
+        data = self.data
+        posterior, likelihood, _ = model
         objective = Objective(recipe.point_loss(), len(data), beta)
         with torch.no_grad():
-            marginals, kl = posterior.predict(data.X), posterior.kl()
+            marginals = posterior.predict(data.X)
+            kl = posterior.kl()
             losses = objective.point_loss(likelihood, data.y, marginals, generator=self._generator)
             return float(objective.combine(losses, kl, data.weights))
 
@@ -204,7 +209,8 @@ class Trainer:
         held: bool,
         before: Whitened | None,
     ) -> ModelProblem:
-        group, optimizer = self._group, self.optimizer(recipe, model.posterior)
+        group = self._group
+        optimizer = self.optimizer(recipe, model.posterior)
         number = len(self.data) if self._rows is None else self._rows.num_rows
         objective = Objective(recipe.point_loss(), number, beta)
         draws = not objective.point_loss.deterministic
@@ -221,7 +227,8 @@ class Trainer:
         return problem(*common, batches, group)
 
     def _batches(self, recipe: Recipe, model: Model) -> Batches:
-        data, random = self.data, self._generator
+        data = self.data
+        random = self._generator
         rank, number = (0, 1) if self._group is None else (self._group.rank, self._group.size)
         if self._rows is not None:
             seed = int(torch.randint(2**31, (), generator=random, device=random.device))
@@ -235,12 +242,12 @@ class Trainer:
         def tensors() -> Tensors:
             return {name: p.detach() for name, p in problem.parameters.items()}
 
-        found = self._checkpoint.resume_stage(run)
-        if found is not None:
+        interrupted = self._checkpoint.resume_stage(run)
+        if interrupted is not None:
             with torch.no_grad(), self._checkpoint.restoring():
-                require_like(found, tensors())
+                require_like(interrupted, tensors())
                 for name, parameter in problem.parameters.items():
-                    parameter.copy_(found[name])
+                    parameter.copy_(interrupted[name])
 
         def save() -> None:
             self._checkpoint.save_progress(run, tensors())
@@ -250,17 +257,18 @@ class Trainer:
     def _adam(self, problem: ModelProblem, run: Run, recipe: Recipe) -> Stop:
         # The paper's rates.
         rate = recipe.learning_rate or (0.1 if problem.batches.whole else 1e-3)
-        state, observer = AdamState(problem, rate), recipe.observer
+        state = AdamState(problem, rate)
+        observer = recipe.observer
         every = self._checkpoint.every
-        found = self._checkpoint.resume_stage(run)
-        if found is not None:
+        interrupted = self._checkpoint.resume_stage(run)
+        if interrupted is not None:
             with self._checkpoint.restoring():
-                saved = under("adam.", found)
+                saved = under("adam.", interrupted)
                 require_like({n: at for n, at in saved.items() if n != "best_loss"}, state.state())
                 state.load_state(saved)
                 state.good = state.state()
-                self._generator.set_state(found["generator"])
-                problem.batches.load_state(under("batches.", found))
+                self._generator.set_state(interrupted["generator"])
+                problem.batches.load_state(under("batches.", interrupted))
             problem.randomness.renew(run.steps)
 
         def observe() -> None:
@@ -293,8 +301,18 @@ class Trainer:
 
 def without_steps(name: str, status: Status, reason: str) -> StageResult:
     """Return the result of a stage that took no step."""
-    ends = status == Status.INTERRUPTED
-    return StageResult(name, status, reason, 0, 0, math.nan, (), 0.0, (), ends)
+    return StageResult(
+        stage=name,
+        status=status,
+        reason=reason,
+        steps=0,
+        evaluations=0,
+        loss=math.nan,
+        losses=(),
+        jitter=0.0,
+        at_floor=(),
+        ends_training=status == Status.INTERRUPTED,
+    )
 
 
 # Runs: one or more stages that give a result.
@@ -305,7 +323,8 @@ _SHORT_RUN = {"lbfgs": 50, "adam": 300}
 
 def elbo_run(trainer: Trainer, recipe: Recipe, model: Model, near: bool = False) -> TrainingResult:
     """Train for the ELBO until it converges; without a warm-up where the start is near."""
-    elbo, model = as_elbo(recipe), copy.deepcopy(model)
+    elbo = as_elbo(recipe)
+    model = copy.deepcopy(model)
     trainer.start_roughly(model)
     stages = () if near else warm_up(trainer, elbo, model, 1.0)
     if not any(stage.ends_training for stage in stages):
@@ -324,7 +343,8 @@ def joint_run(
     trainer: Trainer, recipe: Recipe, model: Model, beta: float, start: str = "near"
 ) -> TrainingResult:
     """Train q(u) and hyperparameters: from "near" the optimum, "scratch", or a short "elbo" run."""
-    given, model = model.posterior, copy.deepcopy(model)
+    template = model.posterior
+    model = copy.deepcopy(model)
     stages: tuple[StageResult, ...] = ()
     if start != "near":
         trainer.start_roughly(model)
@@ -336,7 +356,8 @@ def joint_run(
         base = short_elbo_run(trainer, recipe, model)
         if base.ended:
             return base
-        model, stages = Model.of(base), base.stages
+        model = Model.of(base)
+        stages = base.stages
     sees_variance = recipe.point_loss().uses_variance(model.likelihood)
     if not sees_variance:
         model = model._replace(posterior=model.posterior.with_unit_scale())
@@ -345,7 +366,7 @@ def joint_run(
     if not any(stage.ends_training for stage in stages):
         stages = (*stages, trainer.stage(recipe.name, recipe, model, beta))
     if not sees_variance:
-        model = _with_variances(trainer, recipe, model, beta, given)
+        model = _with_variances(trainer, recipe, model, beta, template)
     return trainer.result(recipe, model, beta, "joint", stages)
 
 
@@ -392,10 +413,12 @@ def warm_up(trainer: Trainer, recipe: Recipe, model: Model, beta: float) -> tupl
     if not _warm_up_helps(trainer, recipe, model, beta):
         return ()
     far = beta < _SMALL_BETA and not recipe.point_loss().gibbs
-    steps, rate = 100 if far else 50, 0.1
+    steps = 100 if far else 50
+    rate = 0.1
     if isinstance(model.likelihood, ConjugateLikelihood):
         # The losses are steeper, and need more and smaller steps.
-        steps, rate = 300, 0.05
+        steps = 300
+        rate = 0.05
     by_adam = replace(
         recipe,
         optimizer="adam",
@@ -424,26 +447,28 @@ def _warm_up_helps(trainer: Trainer, recipe: Recipe, model: Model, beta: float) 
 
 
 def _with_variances(
-    trainer: Trainer, recipe: Recipe, model: Model, beta: float, given: SparsePosterior
+    trainer: Trainer, recipe: Recipe, model: Model, beta: float, template: SparsePosterior
 ) -> Model:
     """Return the model with variances of f and the noise, for a loss that saw neither.
 
     The loss counts as ½p·(y − μ)² with p chosen so that its sum is right; for square loss p = 1.
-    The parameters that require a gradient are those of the given posterior.
+    The parameters that require a gradient are those of the template.
     """
-    data, likelihood = trainer.data, model.likelihood
+    data = trainer.data
+    likelihood = model.likelihood
     with torch.no_grad():
         marginals = model.posterior.predict(data.X)
         losses = recipe.point_loss()(likelihood, data.y, marginals)
         square = (data.y - marginals.mean).square()
         if data.weights is not None:
-            losses, square = data.weights * losses, data.weights * square
+            losses = data.weights * losses
+            square = data.weights * square
         total = float(square.sum())
         precision = 2 * float(losses.sum()) / total if total > 0 else 1.0
     y = data.y.to(data.X)
     calibrated = calibrate(model.posterior, data.X, y, beta / precision, data.weights)
     if isinstance(likelihood, ConjugateLikelihood):
         likelihood.set_noise(calibrated.noise)
-    for before, after in zip(given.parameters(), calibrated.posterior.parameters(), strict=True):
+    for before, after in zip(template.parameters(), calibrated.posterior.parameters(), strict=True):
         after.requires_grad_(before.requires_grad)
     return model._replace(posterior=calibrated.posterior)

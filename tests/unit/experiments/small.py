@@ -8,8 +8,10 @@ import numpy as np
 
 from directgp.datasets.problem import Problem
 from directgp.experiments.cell import Cell, Record, methods_to_compare, suited_methods
+from directgp.experiments.compare_cell import Settings
 from directgp.experiments.engine import RunCallback
-from directgp.experiments.plan import DataFacts, Plan, Settings, parts_of
+from directgp.experiments.plan import DataFacts, Plan
+from directgp.experiments.splits import parts_of
 from directgp.experiments.workers import FailedJob, WorkerStatus
 from directgp.registry import Task
 

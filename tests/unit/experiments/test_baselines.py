@@ -5,7 +5,7 @@ import pytest
 from scipy import stats
 
 from directgp.experiments.baselines import predict_baseline
-from directgp.experiments.fit import CellData, ScaledRows
+from directgp.experiments.splits import CellData, ScaledRows
 from directgp.likelihoods import NegativeBinomial
 from directgp.likelihoods.base import Likelihood
 from directgp.likelihoods.counts import PoissonExp

@@ -1,36 +1,37 @@
 """Train and score one cell; run a plan, interrupt it, and resume it."""
 
 import math
+import warnings
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from scipy import stats
 
 import directgp
-from directgp.errors import NumericalError
-from directgp.estimators.preprocessing import ColumnScaling
-from directgp.experiments.cell import DEFAULT, METHODS, Cell, Record
-from directgp.experiments.comparison import (
+from directgp.errors import InvalidInputError, ModelFileError, NumericalError
+from directgp.estimators import SparseGPRegressor
+from directgp.experiments.cell import DEFAULT, METHODS, Cell, Record, seed_of
+from directgp.experiments.compare_cell import CompareCell, CompareOutcome, ModelFacts
+from directgp.experiments.comparison import compare as run_comparison
+from directgp.experiments.engine import Runner
+from directgp.experiments.fit import (
     PredictedTargets,
     coarse_grid,
     compare_rows,
     run_compare_cell,
 )
-from directgp.experiments.comparison import compare as run_comparison
-from directgp.experiments.engine import Runner
-from directgp.experiments.fit import CellData, ScaledRows, chosen_model, load_bytes
-from directgp.experiments.plan import CompareCell, CompareOutcome, Comparison, Plan
+from directgp.experiments.plan import Comparison, Plan
+from directgp.experiments.splits import CellData
 from directgp.experiments.stats import ranking
 from directgp.experiments.workers import FailedJob
 from directgp.likelihoods import Gaussian
 from directgp.registry import Task
 from directgp.shapes import Marginals
-from directgp.training.data import Model
 from directgp.training.run import Monitor
 from directgp.training.search import Search
 from tests.unit.experiments.small import Recorder, plan, problem
@@ -38,13 +39,6 @@ from tests.unit.experiments.small import Recorder, plan, problem
 pytestmark = pytest.mark.usefixtures("without_shape_checks")
 
 GIVEN = problem()
-
-
-def untrained_model(cell: CompareCell, X: torch.Tensor, y: torch.Tensor) -> Model:
-    """The model of a cell whose likelihood, kernel and lengthscales are given."""
-    given = {name: getattr(cell.settings, name) for name in ("likelihood", "kernel", "ard")}
-    seeds = cell.seed, cell.repeat
-    return chosen_model(cell.task, X, y, seeds, cell.settings.num_inducing, (), **given)
 
 
 def compare(whole: Plan, path: Path, record: Recorder | None = None) -> Comparison:
@@ -178,24 +172,64 @@ def run(
     return cell, data, run_compare_cell(cell, data, base.model)
 
 
-def test_the_elbo_cell_is_directgp_train() -> None:
-    cell, data, found = run("elbo", max_steps=20)
-    (X_train, y_train), (X_test, y_test) = data.train, data.test
-    inputs, targets = ColumnScaling.from_data(X_train), ColumnScaling.from_data(y_train[:, None])
-    X, X_new = (torch.as_tensor(inputs.forward(each)) for each in (X_train, X_test))
-    y = torch.as_tensor(targets.exact(y_train[:, None])[:, 0])
-    model = untrained_model(cell, X, y)
-    result = directgp.train(model.posterior, model.likelihood, X, y, objective="elbo", max_steps=20)
-    q = result.posterior.predict(X_new)
-    assert isinstance(result.likelihood, Gaussian)
-    noise = float(result.likelihood.noise.detach())
-    mean = float(targets.shift[0]) + float(targets.scale[0]) * q.mean.numpy()
-    deviation = float(targets.scale[0]) * np.sqrt(q.variance.numpy() + noise)
-    expected = -stats.norm.logpdf(y_test, mean, deviation).mean()
-    assert found.outcome.scores["nll"] == pytest.approx(expected, rel=1e-10)
-    assert found.outcome.scores["mse"] == pytest.approx(np.mean((mean - y_test) ** 2))
-    assert found.arrays["mean"] == pytest.approx(mean)
-    assert found.outcome.path == () and found.outcome.beta == 1.0
+def test_the_elbo_cell_is_the_fit_of_the_estimator() -> None:
+    cell, data, record = run("elbo", max_steps=20)
+    settings = cell.settings
+    model = SparseGPRegressor(
+        objective="elbo",
+        beta=1.0,
+        likelihood=settings.likelihood,
+        kernel=settings.kernel,
+        ard=settings.ard,
+        num_inducing=settings.num_inducing,
+        max_iter=20,
+        random_state=seed_of(cell.seed, cell.repeat),
+    )
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        model.fit(*data.train)
+    assert record.outcome.scores["nll"] == pytest.approx(model.nll(*data.test), rel=1e-10)
+    assert record.arrays["mean"] == pytest.approx(model.predict(data.test[0]), rel=1e-10)
+    assert record.outcome.path == () and record.outcome.beta == 1.0
+    assert record.outcome.model == ModelFacts(likelihood="gaussian", kernel="rbf", ard=True)
+    result = model.training_result_
+    assert record.outcome.curve[-1] == (result.steps, result.history[-1])
+    assert 0 < record.outcome.evaluations <= result.evaluations
+
+
+def saved(record: Record[CompareCell, CompareOutcome]) -> Any:
+    """The fitted estimator of a record."""
+    with TemporaryDirectory() as folder:
+        path = Path(folder) / "model"
+        path.write_bytes(record.model)
+        return directgp.load(path)
+
+
+def test_a_method_goes_on_from_the_model_of_the_elbo() -> None:
+    cell, data, elbo = run("elbo", max_steps=30)
+    model = saved(elbo)
+    assert model.nll(*data.test) == pytest.approx(elbo.outcome.scores["nll"], rel=1e-10)
+    only_one = cell.settings.model_copy(update={"betas": (1.0,)})
+    joint = run_compare_cell(cell.replace(method="log-joint", settings=only_one), data, elbo.model)
+    model.set_params(
+        objective="log_loss",
+        beta="auto",
+        hyperparameters="joint",
+        warm_start=True,
+        effort="fast",
+        max_iter=30,
+    )
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        model._fit(*data.train, None, data.validation, betas=(1.0,))
+    assert joint.outcome.scores["nll"] == pytest.approx(model.nll(*data.test), rel=1e-10)
+    assert [point.beta for point in joint.outcome.path] == [1.0]
+
+
+def test_a_model_of_an_earlier_version_is_named_in_the_error() -> None:
+    cell, data, _ = run("elbo")
+    with pytest.raises(ModelFileError, match=r"earlier version .* Compare with another store"):
+        run_compare_cell(cell.replace(method="log-joint"), data, b"posterior and likelihood")
 
 
 def test_the_same_cell_has_the_same_result() -> None:
@@ -214,22 +248,21 @@ def test_fixed_holds_what_the_elbo_found(
 ) -> None:
     searches, along = [], Search.along
 
-    def spied(search: Search, *given: Any) -> Search:
+    def spied(search: Search, *arguments: Any) -> Search:
         searches.append(search)
-        return along(search, *given)
+        return along(search, *arguments)
 
     monkeypatch.setattr(Search, "along", spied)
-    cell, data, found = run(method)
-    elbo = untrained_model(cell, *ScaledRows.of(data, cell.task).train)
-    load_bytes(elbo, run("elbo")[2].model)
-    tried = [point.beta for point in found.outcome.path]
+    _, _, record = run(method)
+    elbo = saved(run("elbo")[2])
+    tried = [point.beta for point in record.outcome.path]
     assert 1.0 in tried and len(tried) > 1 and {*tried} <= {4.0, 1.0, 0.25}
     assert tried == sorted(tried, reverse=True)
-    losses = [point.loss for point in found.outcome.path]
-    assert found.outcome.beta == tried[losses.index(min(losses))]
-    # The first search is that of the ELBO.
-    for point in searches[1].path.points:
-        assert torch.equal(point.trained.posterior.Z, elbo.posterior.Z) == held
+    losses = [point.loss for point in record.outcome.path]
+    assert record.outcome.beta == tried[losses.index(min(losses))]
+    (search,) = searches
+    for point in search.path.points:
+        assert torch.equal(point.trained.posterior.Z, elbo.posterior_.Z) == held
 
 
 @pytest.mark.parametrize(("fits", "repeats", "runs"), [(1, 1, 1), (5, 2, 4), (6, 3, 6)])
@@ -261,7 +294,7 @@ def test_failures_of_an_earlier_run_count_as_ended(
         raise NumericalError("Broken.")
 
     with monkeypatch.context() as patched:
-        patched.setattr("directgp.experiments.comparison.predict_baseline", broken)
+        patched.setattr("directgp.experiments.fit.predict_baseline", broken)
         run_comparison(given, whole, store)
     monkeypatch.setattr(Runner, "_is_late", lambda _: True)
     found = run_comparison(given, whole, store, time_budget=60.0)
@@ -322,7 +355,9 @@ def test_classes_that_training_rows_lack_are_scored(method: str) -> None:
 @pytest.mark.parametrize("likelihood", ["ordinal", "robust_max"])
 def test_other_likelihoods_of_classes_are_compared(likelihood: str) -> None:
     cell, data = of_classes(likelihood)
-    found = run_compare_cell(cell, data)
+    # Three steps are too few for an error that says something.
+    settings = cell.settings.model_copy(update={"max_steps": 20})
+    found = run_compare_cell(cell.replace(settings=settings), data)
     assert found.outcome.model is not None and found.outcome.model.likelihood == likelihood
     assert found.outcome.scores["error"] < 0.4
 
@@ -401,11 +436,11 @@ def test_the_usual_grid_has_one() -> None:
     assert grid[-1] == 0.01 and len(grid) == 11
 
 
-def test_targets_whose_squares_overflow() -> None:
+def test_targets_whose_squares_overflow_are_refused() -> None:
     given = replace(problem(), y=1e300 * problem().y)
     elbo = plan(given).cell(METHODS["elbo"], 0, 30)
-    outcome = run_compare_cell(elbo, compare_rows(elbo, given)).outcome
-    assert outcome.scores["mse"] == math.inf and math.isfinite(outcome.scores["nll"])
+    with pytest.raises(InvalidInputError, match=r"beyond ±1e\+150.* Give y in another unit"):
+        run_compare_cell(elbo, compare_rows(elbo, given))
 
 
 def test_float32_is_near_float64() -> None:

@@ -9,7 +9,8 @@ from scipy import stats
 
 from directgp.errors import InvalidInputError
 from directgp.experiments.cell import METHODS, methods_to_compare, suited_methods
-from directgp.experiments.plan import Parts, make_plan, parts_of, split
+from directgp.experiments.plan import make_plan
+from directgp.experiments.splits import Parts, parts_of, split
 from directgp.experiments.stats import corrected_p_value, estimates
 from directgp.metrics import COVERED, ERROR, NLL
 from directgp.registry import Task

@@ -13,20 +13,18 @@ from directgp.experiments.cell import (
     methods_to_compare,
     suited_methods,
 )
-from directgp.experiments.plan import (
+from directgp.experiments.compare_cell import (
     BetaLoss,
     CompareCell,
     ComparedFit,
     CompareOutcome,
-    Comparison,
-    DataFacts,
     Explanation,
     ModelFacts,
-    Parts,
-    Plan,
     Predictions,
     Settings,
 )
+from directgp.experiments.plan import Comparison, DataFacts, Plan
+from directgp.experiments.splits import Parts
 from directgp.registry import Task
 
 NLL: Mapping[str, float] = {

@@ -13,7 +13,7 @@ import pytest
 from matplotlib.figure import Figure
 
 from directgp.experiments.cell import METHODS
-from directgp.experiments.plan import Predictions
+from directgp.experiments.compare_cell import Predictions
 from directgp.plots.rendering import NARROW, WIDE, Picture, dimensions, render
 from directgp.plots.style import DARK, clear_range, method_mark, widened
 from directgp.reports.figures import make_pictures, predicted_numbers

@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 
 from directgp.experiments.cell import DEFAULT, METHODS
-from directgp.experiments.plan import ComparedFit, Comparison
+from directgp.experiments.compare_cell import ComparedFit
+from directgp.experiments.plan import Comparison
 from directgp.reports.findings import Findings
 from directgp.reports.verdict import Verdict, cautions, fit_command, verdict
 from tests.unit.reports.made import NLL, Recipe, comparison

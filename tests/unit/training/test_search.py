@@ -318,7 +318,7 @@ def test_along_beta_candidates_go_on_while_their_objective_falls() -> None:
     """In nats, so by its share where the loss is a square; the validation loss chooses β."""
     values = iter([3e-3, 1e-3, 8e-4, 7.99e-4, 2e-3])
     fake = FakeRuns(lambda state: state.beta + state.steps, lambda call: next(values))
-    search = Search(Recipe("square_loss"), Data(X, Y), ELSEWHERE, seeded(), Effort())
+    search = Search(Recipe(objective="square_loss"), Data(X, Y), ELSEWHERE, seeded(), Effort())
     with pytest.MonkeyPatch.context() as patch:
         fake.install(patch)
         search.along(model(Gaussian(), X), "joint", [4.0, 1.0])

@@ -1,0 +1,180 @@
+"""Predict with a fitted estimator: distributions of y for new rows, in the units of the user."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from sklearn.utils import check_consistent_length, check_random_state, column_or_1d
+from sklearn.utils.validation import check_is_fitted
+from torch import Tensor
+
+from directgp.errors import NumericalError, require
+from directgp.estimators import validation
+from directgp.estimators.fit_procedure import TrainableEstimator
+from directgp.estimators.preprocessing import Column, Columns
+from directgp.estimators.starting_models import check_row_argument
+from directgp.estimators.validation import ArrayLike, RowValues
+from directgp.likelihoods.base import Likelihood
+from directgp.predictive import predictive_cdf, predictive_log_density, predictive_quantiles
+from directgp.predictive.moments import check_coverage
+from directgp.shapes import Marginals
+
+_BLOCK_VALUES = 2**21
+"""Entries of K_uf in one block of predictions, 16 MB in float64."""
+
+
+class PredictingEstimator(TrainableEstimator):
+    """An estimator whose predictions are computed in blocks of rows and scaled back."""
+
+    def _inputs(self, X: ArrayLike, who: str) -> Columns:
+        """Return X as float64; raise if its features are not those of `fit`, or for gaps.
+
+        Gaps are allowed if the model was fitted with ``missing="impute"``.
+        """
+        return validation.finite_inputs(self, X, who, gaps=self.scalings_.imputation is not None)
+
+    def _scaled_rows(self, given: RowValues | None, n: int, who: str) -> Tensor | None:
+        """Return checked row values of new rows, in the units of training."""
+        if given is None:
+            return None
+        check_row_argument(self.likelihood_, given.argument, who)
+        return torch.as_tensor(self.scalings_.scaled_rows(given.checked(n, who), exact=True))
+
+    def _latent_in_units(self, mean: Column, std: Column, p: int) -> tuple[Column, Column]:
+        """Return mean and deviation of a latent in the units of the targets, or on its scale."""
+        if p in self.likelihood_.log_variances:
+            return mean + 2 * self.scalings_.targets.log_scale, std
+        if self.likelihood_.latent_scale:
+            return mean + self.likelihood_.latent_offset, std
+        return self._in_units(mean), self._deviation_in_units(std)
+
+    def _over_blocks(
+        self,
+        X: ArrayLike,
+        method: str,
+        compute: Callable[[Likelihood, Marginals, slice], Sequence[Tensor]],
+        row_values: RowValues | None = None,
+    ) -> list[NDArray[np.float64]]:
+        """Return functions of the marginals of f in float64, computed in blocks of rows."""
+        check_is_fitted(self)
+        who = self._who(method)
+        inputs = self._inputs(X, who)
+        values = self._scaled_rows(row_values, len(inputs), who)
+        Z = self.posterior_.Z
+        size = max(1, _BLOCK_VALUES // self.posterior_.u_mean.numel())
+        parts = []
+        for start in range(0, len(inputs), size):
+            rows = slice(start, start + size)
+            scaled = torch.as_tensor(self.scalings_.scaled_inputs(inputs[rows])).to(Z)
+            constants = None if values is None else values[rows].to(Z)
+            with torch.no_grad():
+                q = self.posterior_.predict(scaled)
+                wide = Marginals(q.mean.double(), q.variance.double())
+                columns = compute(self.likelihood_.with_row_values(constants), wide, rows)
+            parts.append([each.double().cpu().numpy() for each in columns])
+            for each in parts[-1]:
+                undefined = np.isnan(each).any(axis=tuple(range(each.ndim - 1)))
+                if undefined.any():
+                    raise NumericalError(
+                        f"{who} is not defined for row {start + int(undefined.argmax())} of X: the "
+                        "distribution of y there is beyond float64. Check that X has the units of "
+                        "the training rows, or fit with another likelihood."
+                    )
+        return [np.concatenate(each, axis=-1) for each in zip(*parts, strict=True)]
+
+    def _quantiles(
+        self, X: ArrayLike, levels: ArrayLike, method: str, row_values: RowValues | None = None
+    ) -> NDArray[np.float64]:
+        """Return quantiles of y, one column a level."""
+        wanted = validation.checked_levels(levels, self._who(method))
+        (quantiles,) = self._over_blocks(
+            X, method, lambda like, q, _: [predictive_quantiles(like, q, wanted)], row_values
+        )
+        return self._in_units(quantiles.T)
+
+    def _interval(
+        self, X: ArrayLike, coverage: float, row_values: RowValues | None = None
+    ) -> tuple[Column, Column]:
+        """Return the central interval of y, with equal probability below and above."""
+        who = self._who("predict_interval")
+        check_coverage(who, coverage)
+        tail = 0.5 * (1 - coverage)
+        require(1 - tail < 1, f"coverage of {who}", "further from 1 than rounding", coverage)
+        ends = self._quantiles(X, [tail, 1 - tail], "predict_interval", row_values)
+        return ends[:, 0], ends[:, 1]
+
+    def _log_density(
+        self, X: ArrayLike, y: ArrayLike, method: str, row_values: RowValues | None = None
+    ) -> Column:
+        """Return log p(y) of each row, in the units of the targets."""
+        scaled = self._scaled_targets(X, y, method)
+
+        def densities(likelihood: Likelihood, q: Marginals, rows: slice) -> list[Tensor]:
+            return [predictive_log_density(likelihood, scaled[rows].to(q.mean.device), q)]
+
+        (log_densities,) = self._over_blocks(X, method, densities, row_values)
+        return log_densities - self.scalings_.targets.log_scale
+
+    def _nll(
+        self,
+        X: ArrayLike,
+        y: ArrayLike,
+        sample_weight: ArrayLike | None,
+        row_values: RowValues | None = None,
+    ) -> float:
+        who = self._who("nll")
+        densities = self._log_density(X, y, "nll", row_values)
+        weights = validation.check_sample_weight(sample_weight, densities[:, None], who)
+        return -float(np.average(densities, weights=weights))
+
+    def _sample(
+        self, X: ArrayLike, n_samples: int, random_state: Any, row_values: RowValues | None = None
+    ) -> NDArray[np.float64]:
+        """Return draws of y from the joint posterior, one column each."""
+        check_is_fitted(self)
+        who = self._who("sample_y")
+        validation.check_whole(n_samples, 1, f"n_samples of {who}")
+        inputs = self._inputs(X, who)
+        values = self._scaled_rows(row_values, len(inputs), who)
+        state = check_random_state(random_state)
+        Z = self.posterior_.Z
+        generator = torch.Generator(Z.device).manual_seed(int(state.randint(2**31 - 1)))
+        scaled = torch.as_tensor(self.scalings_.scaled_inputs(inputs)).to(Z)
+        f = self.posterior_.sample(scaled, n_samples, generator)
+        constants = None if values is None else values.to(Z)
+        drawn = self.likelihood_.with_row_values(constants).sample(f, state)
+        return self._in_units(drawn.T)
+
+    def _targets(self, X: ArrayLike, y: ArrayLike, method: str) -> Column:
+        """Return the targets of new rows as numbers."""
+        check_is_fitted(self)
+        values = column_or_1d(validation.plain_array(y), warn=True)
+        check_consistent_length(X, values)
+        return self._encoded(values, None, self._who(method), reset=False)
+
+    def _scaled_targets(self, X: ArrayLike, y: ArrayLike, method: str) -> Tensor:
+        targets = self._targets(X, y, method)
+        return torch.as_tensor(self.scalings_.targets.exact(targets[:, None])[:, 0])
+
+    def _in_units(self, values: NDArray[np.float64]) -> NDArray[np.float64]:
+        return self.scalings_.targets.backward(values[..., None])[..., 0]
+
+    def _deviation_in_units(self, std: Column) -> Column:
+        return self.scalings_.targets.backward_deviation(std[:, None])[:, 0]
+
+    def _pit(self, X: ArrayLike, y: ArrayLike, row_values: RowValues | None = None) -> Column:
+        """Return P(Y ≤ y), or for counts a random number from P(Y < y) to it, of a fixed seed."""
+        scaled = self._scaled_targets(X, y, "plot_calibration")
+
+        def both(likelihood: Likelihood, q: Marginals, rows: slice) -> list[Tensor]:
+            low, high = likelihood.observed_range(scaled[rows].to(q.mean.device))
+            up_to = predictive_cdf(likelihood, high, q)
+            if low is high:
+                return [up_to, up_to]
+            return [predictive_cdf(likelihood, low, q), up_to]
+
+        below, up_to = self._over_blocks(X, "plot_calibration", both, row_values)
+        share = np.random.default_rng(0).uniform(size=len(below))
+        return np.asarray(np.clip(below + share * (up_to - below), 0.0, 1.0))

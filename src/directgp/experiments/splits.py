@@ -1,0 +1,178 @@
+"""Split the rows of a problem into training, validation and test rows."""
+
+from dataclasses import dataclass
+from typing import Literal, NamedTuple, final
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from directgp.datasets.problem import Problem
+from directgp.errors import require
+from directgp.estimators.preprocessing import Scalings
+from directgp.registry import Task
+
+Array = NDArray[np.float64]
+
+Rows = NDArray[np.int64]
+"""Numbers of rows."""
+
+VALIDATION = 0.08
+"""Share of the table for validation, as in the paper."""
+
+TEST = 0.25
+"""Share of the table for the test, as in the paper; the rest is for training."""
+
+_MIN_VALIDATION = 100
+"""Rows needed to choose β."""
+
+_MAX_VALIDATION_SHARE = 0.2
+"""Upper bound of the validation share in small tables; it precedes `_MIN_VALIDATION`."""
+
+_MAX_VALIDATION = 5_000
+"""Validation rows of large tables; more would not change the choice of β by much."""
+
+_MAX_TEST = 20_000
+"""Test rows of large tables; more would not change a score by much."""
+
+
+@final
+@dataclass(frozen=True)
+class Parts:
+    """Numbers of rows of each part of a split."""
+
+    training: int
+    """Upper bound of the training rows."""
+
+    validation: int
+    """Validation rows."""
+
+    test: int
+    """Test rows."""
+
+
+def parts_of(num_rows: int) -> Parts:
+    """Return 67/8/25 % of the rows, adjusted for small and for large tables."""
+    wanted = max(VALIDATION * num_rows, min(_MAX_VALIDATION_SHARE * num_rows, _MIN_VALIDATION))
+    validation = min(round(wanted), _MAX_VALIDATION)
+    test = min(round(TEST * num_rows), _MAX_TEST)
+    return Parts(num_rows - validation - test, validation, test)
+
+
+def split(problem: Problem, repeat: int, size: int, seed: int) -> tuple[Rows, Rows, Rows]:
+    """Return training, validation and test rows of a random split, stratified by class.
+
+    All sizes of a repeat have the same test and validation rows, and the training rows of a
+    smaller size are among those of a larger one.
+    """
+    parts = parts_of(len(problem.y))
+    require(1 <= size <= parts.training, "size", f"from 1 to {parts.training}", size)
+    generator = np.random.default_rng([seed, repeat])
+    strata = problem.y if problem.task == "classification" else np.zeros(len(problem.y))
+    order = _stratified_order(strata, generator)
+    test, validation, rest = np.split(order, np.cumsum([parts.test, parts.validation]))
+    return rest[:size], validation, test
+
+
+def _stratified_order(strata: NDArray[np.float64], generator: np.random.Generator) -> Rows:
+    """Return a random order in which the i-th row of a stratum of n is near i/n of the way."""
+    place = np.empty(len(strata))
+    for stratum in np.unique(strata):
+        members = np.flatnonzero(strata == stratum)
+        n = len(members)
+        place[members] = (generator.permutation(n) + generator.uniform(size=n)) / n
+    return np.argsort(place, kind="stable")
+
+
+class CellData(NamedTuple):
+    """The rows of the three parts of a split, unscaled."""
+
+    train: tuple[Array, Array]
+    """X and y of the rows to train on."""
+
+    validation: tuple[Array, Array]
+    """X and y of the rows that choose β."""
+
+    test: tuple[Array, Array]
+    """X and y of the rows that are predicted."""
+
+    num_training: int = 0
+    """Rows of the training part, of which `train` may be a subset; 0 if not recorded."""
+
+    num_classes: int = 2
+    """Classes of the table, of which a part may lack some."""
+
+    @classmethod
+    def of(
+        cls, problem: Problem, training: Rows, validation: Rows, test: Rows, num_training: int = 0
+    ) -> "CellData":
+        """Return these rows of a problem."""
+        X, y = problem.X, problem.y
+        return cls(
+            train=(X[training], y[training]),
+            validation=(X[validation], y[validation]),
+            test=(X[test], y[test]),
+            num_training=num_training,
+            num_classes=problem.num_classes,
+        )
+
+
+class ScaledRows(NamedTuple):
+    """Scaled tensors of the three parts."""
+
+    train: tuple[Tensor, Tensor]
+    """X and y of the rows to train on."""
+
+    validation: tuple[Tensor, Tensor]
+    """X and y of the validation rows."""
+
+    test: tuple[Tensor, Tensor]
+    """X and y of the test rows."""
+
+    scalings: Scalings
+    """Scaling of inputs and targets."""
+
+    num_classes: int = 2
+    """Classes of the table."""
+
+    @property
+    def offset(self) -> float:
+        """The target in its units is offset + scale·y."""
+        return float(self.scalings.targets.shift[0])
+
+    @property
+    def scale(self) -> float:
+        """Standard deviation of the training targets; 1 for labels and counts."""
+        return float(self.scalings.targets.scale[0])
+
+    @classmethod
+    def of(
+        cls,
+        data: CellData,
+        task: Task,
+        dtype: Literal["float64", "float32"] = "float64",
+        device: str = "cpu",
+    ) -> "ScaledRows":
+        """Scale inputs and real-valued targets to mean 0, deviation 1 on the training rows.
+
+        If inputs have gaps, they are imputed first, by the training rows.
+        """
+        parts = (data.train, data.validation, data.test)
+        scalings = Scalings.from_data(
+            *data.train,
+            None,
+            inputs=True,
+            targets=task == "regression",
+            impute=any(bool(np.isnan(X).any()) for X, _ in parts),
+        )
+        precision = torch.float64 if dtype == "float64" else torch.float32
+        targets = scalings.targets
+
+        def tensors(X: Array, y: Array) -> tuple[Tensor, Tensor]:
+            inputs = torch.as_tensor(scalings.scaled_inputs(X))
+            scaled = torch.as_tensor(targets.exact(y[:, None]))[:, 0]
+            return inputs.to(device, precision), scaled.to(device, precision)
+
+        train, validation, test = (tensors(*part) for part in parts)
+        return cls(train, validation, test, scalings, data.num_classes)
