@@ -16,8 +16,8 @@ from directgp.experiments.store import Store
 from directgp.io import read_file, write_file
 from directgp.reports.folder import MANIFEST, ReportFolder
 from directgp.training.checkpoint import CHECKPOINT
+from paper.tests.experiments.sweeps import finished, fit
 from tests.cli.running import QUICK, regression_table, run, write_csv
-from tests.unit.experiments.paper.sweeps import finished, fit
 from tests.unit.forked import FORKS
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1500)]

@@ -10,9 +10,9 @@ import torch
 from gpytorch.kernels import Kernel
 from sklearn.utils._param_validation import Interval, Options, StrOptions
 
+from directgp.environment import cores
 from directgp.errors import refuse, require
 from directgp.estimators.progress import FitProgress
-from directgp.environment import cores
 from directgp.likelihoods.base import Likelihood
 from directgp.log_expectations.api import check_device, named_rule
 from directgp.log_expectations.rule import Rule

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 from typing_extensions import override
 
+from directgp.environment import versions
 from directgp.experiments.cell import (
     BASIC,
     DEFAULT,
@@ -19,7 +20,6 @@ from directgp.experiments.cell import (
     TrainingOutcome,
     method_named,
 )
-from directgp.environment import versions
 from directgp.metrics import one_against_rest
 from directgp.registry import Task
 
