@@ -25,6 +25,7 @@ PACKAGES = (
     "directgp.diagnostics",
     "directgp.errors",
     "directgp.estimators",
+    "directgp.integration",
     "directgp.interop.botorch",
     "directgp.interop.gpytorch",
     "directgp.likelihoods",

@@ -55,6 +55,7 @@ from directgp.estimators.settings import CONSTRAINTS, device_of, recipe_of
 from directgp.estimators.summary import Summary, summary_of
 from directgp.estimators.validation import ArrayLike, RowValues, ValidationData
 from directgp.likelihoods.base import Likelihood
+from directgp.likelihoods.capabilities import observed_range
 from directgp.log_expectations.rule import Rule
 from directgp.objectives.base import PointLoss
 from directgp.plots import plot_beta_path, plot_partial_dependence
@@ -419,7 +420,7 @@ class SparseGPEstimator(BaseEstimator, ABC):
         return fit.train(given)
 
     def _set_result(self, result: TrainingResult) -> None:
-        likelihood = result.likelihood.without_row_values()
+        likelihood = result.likelihood.rows.without(result.likelihood)
         self.training_result_ = replace(result, likelihood=likelihood)
         self.posterior_: SparsePosterior = result.posterior
         self.likelihood_: Likelihood = likelihood
@@ -449,10 +450,10 @@ class SparseGPEstimator(BaseEstimator, ABC):
 
     def _latent_in_units(self, mean: Column, std: Column, p: int) -> tuple[Column, Column]:
         """Return mean and deviation of a latent in the units of the targets, or on its scale."""
-        if p in self.likelihood_.log_variances:
+        if p in self.likelihood_.units.log_variances:
             return mean + 2 * self.scalings_.targets.log_scale, std
         if self.likelihood_.latent_scale:
-            return mean + self.likelihood_.latent_offset, std
+            return mean + self.likelihood_.units.latent_offset, std
         return self._in_units(mean), self._deviation_in_units(std)
 
     def log_density(self, X: ArrayLike, y: ArrayLike) -> Column:
@@ -675,7 +676,7 @@ class SparseGPEstimator(BaseEstimator, ABC):
         scaled = self._scaled_targets(X, y, "plot_calibration")
 
         def both(likelihood: Likelihood, q: Marginals, rows: slice) -> list[Tensor]:
-            low, high = likelihood.observed_range(scaled[rows].to(q.mean.device))
+            low, high = observed_range(likelihood, scaled[rows].to(q.mean.device))
             up_to = predictive_cdf(likelihood, high, q)
             if low is high:
                 return [up_to, up_to]

@@ -23,8 +23,18 @@ from directgp.errors import (
 )
 from directgp.estimators.preprocessing import GRID, Column, TrainingTable
 from directgp.estimators.validation import explained
+from directgp.integration.capabilities import has
 from directgp.io import cores
 from directgp.likelihoods.base import ConjugateLikelihood, Likelihood
+from directgp.likelihoods.capabilities import GaussianPredictive
+from directgp.likelihoods.starts import (
+    UnlikeLatents,
+    latent_starts,
+    rough_latent,
+    starting_likelihood,
+    suits,
+)
+from directgp.likelihoods.units import in_units
 from directgp.log_expectations.api import check_own
 from directgp.posteriors.inducing import InducingName, choose_inducing
 from directgp.posteriors.prior import Prior
@@ -80,7 +90,9 @@ def named_likelihood(
     row = LIKELIHOODS[name]
     make = row.load()
     likelihood: Likelihood = (
-        make.from_labels(y, num_classes) if row.many_classes else make.from_targets(y, unit, offset)
+        make.from_labels(y, num_classes)
+        if row.many_classes
+        else starting_likelihood(make, y, unit, offset)
     )
     return likelihood.to(y)
 
@@ -97,7 +109,7 @@ def candidates(
         return tuple(_users(task, row_argument))
     named = likelihoods_of(task, True, num_classes) + _for_kinds(task, y)
     targets = torch.tensor(y)
-    return tuple(name for name in named if LIKELIHOODS[name].load().suits(targets))
+    return tuple(name for name in named if suits(LIKELIHOODS[name].load(), targets))
 
 
 def _for_kinds(task: Task, y: Column) -> tuple[str, ...]:
@@ -153,7 +165,7 @@ def starting_models(
         if scale not in priors:
             # Only f on the scale of standardised targets has the mean 0.
             own = {"mean": "constant"} if scale and params.get("mean_is_auto") else {}
-            priors[scale] = _priors({**params, **own}, X, likelihood.rough_latent(y))
+            priors[scale] = _priors({**params, **own}, X, rough_latent(likelihood, y))
     return [
         [
             Model(
@@ -178,8 +190,9 @@ def with_latents_of(
     if likelihood.num_latent == 1:
         return posterior
     prior = posterior.prior
-    posterior = posterior.with_latents(likelihood.num_latent, shared=likelihood.shared_latents)
-    if starts := likelihood.latent_starts(y):
+    shared = not has(likelihood, UnlikeLatents)
+    posterior = posterior.with_latents(likelihood.num_latent, shared=shared)
+    if starts := latent_starts(likelihood, y):
         posterior.prior = prior.with_starts(starts)
     return posterior
 
@@ -194,7 +207,7 @@ def _likelihoods(
     if isinstance(given, Likelihood):
         recipe.check(given)
         check_row_argument(given, argument, "fit")
-        made = copy.deepcopy(given).in_units(*units).to(y)
+        made = in_units(copy.deepcopy(given), *units).to(y)
         return {type(given).__name__: made.with_row_values(table.row_values)}
     names = params.get("candidates")
     if names is None:
@@ -227,12 +240,12 @@ def _users(task: Task, row_argument: str) -> Sequence[str]:
     users = [
         name
         for name in likelihoods_of(task)
-        if LIKELIHOODS[name].load().row_argument == row_argument
+        if LIKELIHOODS[name].load().rows.argument == row_argument
     ]
     compared = [
         name
         for name in users
-        if LIKELIHOODS[name].auto and LIKELIHOODS[name].load().proportional_to_exposure
+        if LIKELIHOODS[name].auto and LIKELIHOODS[name].load().rows.proportional
     ]
     # The default, where no candidate uses the row values: its check says what is wrong.
     return compared or users[:1] or likelihoods_of(task)[:1]
@@ -240,14 +253,14 @@ def _users(task: Task, row_argument: str) -> Sequence[str]:
 
 def check_row_argument(likelihood: Likelihood, argument: str | None, who: str) -> None:
     """Raise `InvalidInputError` if the likelihood has no use for the row values, or lacks them."""
-    name, own = type(likelihood).__name__, likelihood.row_argument
+    name, own = type(likelihood).__name__, likelihood.rows.argument
     if argument is None:
-        missing = own is not None and likelihood.row_required
+        missing = own is not None and likelihood.rows.required
         allowed, remedy = f"given with the likelihood {name}", f"Give {own}= for each row."
         require(not missing, f"{own} of {who}", allowed, "None", remedy)
         return
     if own != argument:
-        users = [n for n, row in LIKELIHOODS.items() if row.load().row_argument == argument]
+        users = [n for n, row in LIKELIHOODS.items() if row.load().rows.argument == argument]
         allowed = f"given with a likelihood that uses it ({', '.join(users) or 'there is none'})"
         remedy = f"Leave it out, or give {own}=." if own else "Leave it out."
         refuse(f"{argument} of {who}", allowed, f"it with {name}", remedy)
@@ -412,7 +425,9 @@ class Fit(NamedTuple):
         """Return what "auto" compares, too, where the noise of real targets depends on X."""
         row, params = self.models[0], self.params
         # Families on another scale of f have noise that depends on the mean.
-        plain = row[0].likelihood.gaussian and not any(m.likelihood.latent_scale for m in row)
+        plain = has(row[0].likelihood, GaussianPredictive) and not any(
+            m.likelihood.latent_scale for m in row
+        )
         # A kernel of the user's may be for one function only.
         open_choice = params["likelihood"] == "auto" and isinstance(params["kernel"], str)
         by_density = self.recipe.point_loss().validation_loss().log_density

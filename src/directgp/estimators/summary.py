@@ -13,6 +13,7 @@ from jaxtyping import Float64
 
 from directgp.estimators.explanations import Explained, feature_names
 from directgp.estimators.outputs import named
+from directgp.likelihoods.capabilities import description
 from directgp.objectives.base import PointLoss
 from directgp.registry import LOSSES
 from directgp.text import (
@@ -118,7 +119,7 @@ def facts_of(model: "SparseGPEstimator") -> Facts:
 
     deviation = float(model.posterior_.prior.scale.detach().mean().sqrt())
     with torch.no_grad():
-        parameters = model.likelihood_.description(in_units(1.0))
+        parameters = description(model.likelihood_, in_units(1.0))
     return Facts(
         estimator=type(model).__name__,
         num_rows=model.num_rows_,

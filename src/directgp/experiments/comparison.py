@@ -315,7 +315,7 @@ def _default_fit(
         q = explained.marginals(data.test[0])
     elif estimator.likelihood_.latent_scale:
         # f has no units of y.
-        centre = torch.as_tensor(mean - estimator.likelihood_.latent_offset)
+        centre = torch.as_tensor(mean - estimator.likelihood_.units.latent_offset)
         q = Marginals(centre, torch.as_tensor(sd**2))
     else:
         q = Marginals(_scaled(targets, mean), torch.as_tensor((sd / scale) ** 2).double())

@@ -23,6 +23,7 @@ from directgp.estimators.fitting import (
 from directgp.estimators.preprocessing import Scalings, TrainingTable
 from directgp.experiments.cell import Method, generator_of, seed_of
 from directgp.experiments.plan import Rows
+from directgp.likelihoods.starts import rough_latent
 from directgp.posteriors.sparse import SparsePosterior
 from directgp.registry import Task
 from directgp.training.beta_path import beta_path
@@ -158,7 +159,7 @@ def starting_model(
     made = named_likelihood(likelihood, y, *units, num_classes)
     if made.latent_scale:
         prior = {**prior, "mean": "constant"}
-    latent = made.rough_latent(y)
+    latent = rough_latent(made, y)
     posterior = SparsePosterior.from_data(
         X.cpu(),
         None if latent is None else latent.cpu(),

@@ -29,7 +29,9 @@ from directgp.export.tables import (
     tabulate,
     to_coefficients,
 )
-from directgp.likelihoods.base import Classes, Likelihood
+from directgp.integration.capabilities import has
+from directgp.likelihoods.base import Likelihood
+from directgp.likelihoods.capabilities import BoundedCounts, Classes, NoiseLatent, SoftmaxLink
 from directgp.numerics.roots import OUTSIDE, increasing_root, rounded_down
 from directgp.predictive import (
     predictive_cdf,
@@ -94,7 +96,7 @@ class TargetFamily:
     @property
     def bounded(self) -> bool:
         """Whether there is a largest count."""
-        return self.for_rows(1).largest_target() is not None
+        return has(self.likelihood, BoundedCounts)
 
     def in_units(self, y: Value) -> Value:
         """Return scaled targets in the units of the user."""
@@ -104,7 +106,7 @@ class TargetFamily:
 def check_exportable(likelihood: Likelihood) -> None:
     """Raise `UnsupportedError` for a likelihood that is not exported."""
     name, number = type(likelihood).__name__, likelihood.num_latent
-    known = likelihood.gumbel_max or (likelihood.log_variances == (1,) and not likelihood.own)
+    known = has(likelihood, SoftmaxLink) or has(likelihood, NoiseLatent)
     if number > 1 and not known:
         raise UnsupportedError(
             f"{name} is not exported, because it has {number} latent functions: of those, softmax "
@@ -129,7 +131,7 @@ def log_chances(likelihood: Any, q: Marginals) -> Float[Tensor, "c n"]:
 
 def probabilities(family: TargetFamily, latents: Sequence[Latent]) -> Outputs:
     """Return the probability of each class, (n, K)."""
-    if family.likelihood.gumbel_max:
+    if has(family.likelihood, SoftmaxLink):
         return {"probabilities": _softmax(latents)}
     many = isinstance(family.likelihood, Classes)
 

@@ -77,10 +77,10 @@ def _family(model: Any, levels: tuple[float, ...], row_value: float | None) -> T
 def _scaled_row_value(model: Any, row_value: float | None) -> float | None:
     """Return the constant of all rows in the units of training; raise if it is not allowed."""
     likelihood, who = model.likelihood_, f"row_value of {_WHO}"
-    name, argument = type(likelihood).__name__, likelihood.row_argument
+    name, argument = type(likelihood).__name__, likelihood.rows.argument
     if row_value is None:
         allowed = f"the {argument} of all rows, for {name}"
-        require(argument is None or not likelihood.row_required, who, allowed, None)
+        require(argument is None or not likelihood.rows.required, who, allowed, None)
         return None
     require(argument is not None, who, f"None for {name}, which has no constants", row_value)
     constant = ROW_CONSTANTS[argument]

@@ -1,6 +1,7 @@
 """Likelihoods p(y given f), one family a file."""
 
-from directgp.likelihoods.base import Derivatives, Likelihood
+from directgp.integration.contract import Derivatives
+from directgp.likelihoods.base import Likelihood
 from directgp.likelihoods.bernoulli import Logistic, Probit
 from directgp.likelihoods.beta import Beta
 from directgp.likelihoods.binomial import Binomial

@@ -9,6 +9,7 @@ point of a quadrature then costs a polynomial in place of a sum.
 
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import lru_cache
 from typing import Any, NamedTuple, final
 
@@ -19,8 +20,12 @@ from torch import Tensor
 from typing_extensions import override
 
 from directgp.errors import require
-from directgp.likelihoods.base import Derivatives, Draws, ParameterText, unconstrained
+from directgp.integration.contract import Derivatives
+from directgp.integration.trapezoid import TrapezoidSums
+from directgp.likelihoods.base import unconstrained
+from directgp.likelihoods.capabilities import ParameterText
 from directgp.likelihoods.counts import CountLikelihood, log_factorial
+from directgp.likelihoods.numeric import Draws
 from directgp.numerics.autograd import Slopes
 from directgp.shapes import Values
 
@@ -346,12 +351,7 @@ class ConwayMaxwellPoisson(CountLikelihood):
     0.255
     """
 
-    log_concave = True
-    exponential_family = True
-    growth = 1.0
-    # Values are read, to find the pieces of a table.
-    fixed_work = False
-    proportional_to_exposure = False
+    rows = replace(CountLikelihood.rows, proportional=False)
     parameter_texts = (
         ParameterText(
             "raw_dispersion",
@@ -375,7 +375,6 @@ class ConwayMaxwellPoisson(CountLikelihood):
         return cls(1 / (nu - _SMALLEST_NU))
 
     @classmethod
-    @override
     def from_targets(
         cls, y: Float[Tensor, " n"], unit: float = 1.0, offset: float = 0.0
     ) -> "ConwayMaxwellPoisson":
@@ -394,21 +393,18 @@ class ConwayMaxwellPoisson(CountLikelihood):
 
     @property
     @override
-    def strip(self) -> float:
-        # 1/Z has poles at the zeros of Z.
-        return 0.9 * _nearest_zero(float(self.nu.detach().max()))
+    def integration(self) -> TrapezoidSums:
+        # 1/Z has poles at the zeros of Z. The work is not fixed: values are read, to find the
+        # pieces of a table.
+        strip = 0.9 * _nearest_zero(float(self.nu.detach().max()))
+        return TrapezoidSums(strip=strip, growth=1.0)
 
-    @property
-    @override
-    def log_strip(self) -> float:
-        return self.strip
-
-    @override
     def floors(self, deviation: float) -> dict[str, float]:
+        """Return the smallest allowed value of positive parameters, by name."""
         return {"raw_dispersion": 1 / (_LARGEST_NU - _SMALLEST_NU)}
 
-    @override
     def description(self, unit: float) -> dict[str, float]:
+        """Return the parameters to print in `summary()`."""
         return {"exponent ν (1 for Poisson)": float(self.nu)}
 
     def _cumulants(self, f: Values) -> Cumulants:
@@ -434,7 +430,6 @@ class ConwayMaxwellPoisson(CountLikelihood):
         value = torch.addcmul(-value, pull, self._plus_log_exposure(f))
         return Derivatives(value, pull - first, -second)
 
-    @override
     @torch.no_grad()
     def parameter_slopes(self, y: Values, f: Values) -> Slopes | None:
         """(y f − log y!) − E[Y f − log Y!] in ν, times −1/s² in s."""
@@ -487,6 +482,10 @@ class ConwayMaxwellPoisson(CountLikelihood):
                 break
         return torch.where(y > 0, z - shift, -torch.inf)
 
+    def window_centre(self, count: Values) -> Values:
+        """Return the f that maximises p(k + ½ given f)."""
+        return self.argmax(count + 0.5)
+
     @override
     @torch.no_grad()
     def cdf(self, y: Values, f: Values) -> Values:
@@ -502,9 +501,9 @@ class ConwayMaxwellPoisson(CountLikelihood):
                 value[mask] = compute(y[mask], z[mask], nu[mask])
         return value
 
-    @override
     @torch.no_grad()
-    def _draw(self, f: Draws, mean: Draws, random: np.random.RandomState) -> Draws:
+    def draw(self, f: Draws, mean: Draws, random: np.random.RandomState) -> Draws:
+        """Return draws of y given f, with numpy."""
         z = self._plus_log_exposure(torch.as_tensor(f).to(self.raw_dispersion.device))
         nu = self.nu.double().expand(z.shape)
         spread = torch.sqrt(self.conditional_variance(torch.as_tensor(f).to(z))).cpu().numpy()

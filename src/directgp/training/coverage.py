@@ -11,6 +11,7 @@ from scipy.special import bdtr, chdtrc
 
 from directgp.errors import NumericalError, UnsupportedError
 from directgp.likelihoods.base import Likelihood
+from directgp.likelihoods.capabilities import observed_range
 from directgp.metrics import COVERAGE
 from directgp.objectives.base import PointLoss
 from directgp.posteriors.prior import Prior
@@ -125,7 +126,7 @@ def _checked(
     data, likelihood = _thinned(data, likelihood)
     q, y = result.posterior.predict(data.X), data.y
     # The interval of counts includes its upper end; a censored value may be anywhere in its range.
-    low, high = likelihood.observed_range(y)
+    low, high = observed_range(likelihood, y)
     up_to = predictive_cdf(likelihood, high, q)
     below = up_to if low is high else predictive_cdf(likelihood, low, q)
     tail = 0.5 * (1 - COVERAGE)

@@ -12,7 +12,9 @@ from torch import Tensor, nn
 from typing_extensions import override
 
 from directgp.errors import NumericalError
+from directgp.integration.parameters import parameter_gradient
 from directgp.likelihoods.base import ConjugateLikelihood, Likelihood
+from directgp.likelihoods.starts import parameter_floors
 from directgp.numerics.arrays import tensor_of
 from directgp.numerics.gaussian import kl_from_standard
 from directgp.numerics.linalg import Cholesky
@@ -189,7 +191,7 @@ class QProblem(ModelProblem):
         if not (self.data.X.is_cuda and self._group is None and self.posterior.prior.fused):
             return False
         # The likelihood of a user may read values, which a graph cannot.
-        fixed = self.likelihood.fixed_work and not self.likelihood.own
+        fixed = self.likelihood.integration.fixed_work
         return fixed and self.objective.point_loss.fixed_work(self.likelihood)
 
     @final
@@ -461,7 +463,7 @@ class ProfiledProblem(ModelProblem):
             kl = 0.5 * q.u_mean.square().sum() if by_noise is None else kl_from_standard(*q)
             gradients = self.prior_gradients(found, by_mean)
             if by_noise is not None:
-                learned = likelihood.parameter_gradient((by_noise,), 1.0)
+                learned = parameter_gradient(likelihood, (by_noise,), 1.0)
                 gradients |= dict(zip(map(id, likelihood.learned()), learned, strict=True))
             value = value + beta / len(data) * kl if beta > 0 else value
             return value, self.joined(gradients)
@@ -551,7 +553,7 @@ def floors(
     is where the variance of f would soon underflow.
     """
     found = {"prior.raw_output_scale": torch.finfo(posterior.Z.dtype).tiny ** 0.5}
-    own = likelihood.floors(_RELATIVE_DEVIATION * _spread(y))
+    own = parameter_floors(likelihood, _RELATIVE_DEVIATION * _spread(y))
     found |= {f"likelihood.{name}": floor for name, floor in own.items()}
     values = torch.tensor([*found.values()], dtype=torch.float64)
     return dict(zip(found, softplus_inverse(values).tolist(), strict=True))

@@ -15,10 +15,11 @@ from directgp.diagnostics import (
     gradient_draws,
 )
 from directgp.errors import InvalidInputError
+from directgp.integration.evaluate import Rows
 from directgp.likelihoods import Gaussian, Likelihood, Probit
 from directgp.likelihoods.counts import PoissonExp
 from directgp.log_expectations import BiasedMonteCarlo, ClosedForm, ProductSampling, Rule
-from directgp.log_expectations.rule import Context, Rows
+from directgp.log_expectations.rule import Context
 from directgp.shapes import Marginals, Values
 
 N = 20

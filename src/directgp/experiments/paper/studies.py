@@ -28,12 +28,14 @@ from directgp.experiments.paper.cells import (
     SamplerPoint,
 )
 from directgp.experiments.paper.fits import EveryStep, paper_model, report_step
-from directgp.likelihoods.base import ExactProductSampler, UnimodalInF
+from directgp.integration.contract import FlatExamples
+from directgp.integration.peaks import peak_of
+from directgp.likelihoods.base import UnimodalInF
+from directgp.likelihoods.capabilities import ExactProductSampler
 from directgp.log_expectations.api import log_expectation, resolve_rule
 from directgp.log_expectations.monte_carlo import BiasedMonteCarlo
 from directgp.log_expectations.product_sampling import ProductSampling
-from directgp.log_expectations.quadrature import peak_of
-from directgp.log_expectations.rule import FlatExamples, Rule
+from directgp.log_expectations.rule import Rule
 from directgp.log_expectations.samplers import build_hat, draw_as_paper
 from directgp.posteriors.sparse import SparsePosterior
 from directgp.training.data import Model

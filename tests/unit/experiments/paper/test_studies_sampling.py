@@ -25,12 +25,12 @@ from directgp.experiments.paper.studies import (
     run_samplers,
     seen_proposals,
 )
+from directgp.integration.contract import FlatExamples
+from directgp.integration.peaks import peak_of
 from directgp.likelihoods import Gaussian, Poisson, Probit
 from directgp.likelihoods.base import UnimodalInF
 from directgp.log_expectations import BiasedMonteCarlo, ProductSampling
 from directgp.log_expectations.api import log_expectation
-from directgp.log_expectations.quadrature import peak_of
-from directgp.log_expectations.rule import FlatExamples
 from directgp.log_expectations.samplers import build_hat, choose_width, propose_from_hat
 from directgp.registry import Task
 from tests.unit.experiments.paper.test_studies_gradients import rows
