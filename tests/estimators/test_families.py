@@ -10,7 +10,6 @@ from gpytorch.kernels import RBFKernel
 
 import directgp
 from directgp import SparseGPRegressor
-from directgp.likelihoods.capabilities import description
 from directgp.errors import InvalidInputError
 from directgp.estimators.fitting import Fit, candidates
 from directgp.likelihoods import (
@@ -23,6 +22,7 @@ from directgp.likelihoods import (
     LogNormal,
     Tobit,
 )
+from directgp.likelihoods.capabilities import description
 
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")
 

@@ -203,7 +203,7 @@ def test_a_wide_example_among_narrow_ones() -> None:
     others = torch.arange(40) != 7
     torch.testing.assert_close(beside[others], alone[others], rtol=1e-9, atol=0)
     sign = 2 * y[7] - 1
-    apart = own_nodes_estimate(
+    apart = sums_of(Probit()).over_separate_nodes(
         FlatExamples(Probit(), torch.ones(1).double(), sign * mean[7:8], variance[7:8]), NATS
     )
     torch.testing.assert_close(beside[7:8], apart.value, rtol=1e-9, atol=0)
