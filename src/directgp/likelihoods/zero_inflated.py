@@ -10,13 +10,15 @@ from jaxtyping import Float
 from torch import Tensor
 from typing_extensions import override
 
+from directgp.integration.capabilities import ParameterSlopes, has
 from directgp.integration.contract import Derivatives
 from directgp.integration.gaussian_sums import GaussianSums
 from directgp.integration.inflated import InflatedIntegrals
 from directgp.likelihoods.base import Likelihood, unconstrained
-from directgp.likelihoods.capabilities import ParameterText
+from directgp.likelihoods.capabilities import ParameterText, description
 from directgp.likelihoods.counts import CountLikelihood, NegativeBinomial, PoissonExp
 from directgp.likelihoods.numeric import Draws
+from directgp.likelihoods.starts import parameter_floors
 from directgp.numerics.autograd import Slopes
 from directgp.shapes import Values
 
@@ -115,11 +117,13 @@ class ZeroInflated(CountLikelihood):
     def parameter_slopes(self, y: Values, f: Values) -> Slopes | None:
         """Return the derivatives of log p(y given f) in ω and in the constants of the base."""
         base = self.base
-        own = base.parameter_slopes(y, f) if base.learned() else ()
-        if own is None:
+        slopes: Slopes | None = ()
+        if base.learned():
+            slopes = base.parameter_slopes(y, f) if has(base, ParameterSlopes) else None
+        if slopes is None:
             return None
         _, weight, by_odds = self.inflate(y, base.derivatives(y, f).value)
-        return by_odds, *(weight * slope for slope in own)
+        return by_odds, *(weight * slope for slope in slopes)
 
     @override
     def log_mean(self, f: Values) -> Values:
@@ -164,11 +168,11 @@ class ZeroInflated(CountLikelihood):
 
     def floors(self, deviation: float) -> dict[str, float]:
         """Return the smallest allowed value of positive parameters, by name."""
-        return {"raw_zero_odds": _SMALLEST_ODDS, **self.base.floors(deviation)}
+        return {"raw_zero_odds": _SMALLEST_ODDS, **parameter_floors(self.base, deviation)}
 
     def description(self, unit: float) -> dict[str, float]:
         """Return the parameters to print in `summary()`."""
-        return {"share of extra zeros": float(self.zero_share), **self.base.description(unit)}
+        return {"share of extra zeros": float(self.zero_share), **description(self.base, unit)}
 
     @classmethod
     def suits(cls, y: Float[Tensor, " n"]) -> bool:
