@@ -34,6 +34,7 @@ from directgp.likelihoods import Gaussian, Likelihood, NegativeBinomial, Poisson
 from directgp.objectives import GibbsLoss, LogLoss
 from directgp.objectives.base import Objective
 from directgp.training.batches import Randomness
+from directgp.training.beta_path import repeated
 from directgp.training.curvature import FlatParameters
 from directgp.training.data import Data, Model
 from directgp.training.graphs import RecordedWork
@@ -88,7 +89,7 @@ def problem_of(size: Size, cell: str, device: str, models: int = 1) -> ModelProb
     beta: float | torch.Tensor = 1.0
     if models > 1:
         posterior = model.posterior.repeated(models, shared_prior=False)
-        model = Model(posterior, model.likelihood.repeated(models))
+        model = Model(posterior, repeated(model.likelihood, models))
         beta = torch.logspace(-1, 1, models, dtype=torch.float64, device=device)
     objective = Objective(LogLoss() if loss == "log loss" else GibbsLoss(), n, beta)
     randomness = Randomness(torch.Generator(device), frozen=True)

@@ -232,7 +232,7 @@ def answers(model: Any) -> dict[str, Any]:
     rows = _rows(model)
     n, likelihood = len(rows), model.likelihood_
     given: dict[str, Any] = {}
-    argument = likelihood.row_argument
+    argument = likelihood.rows.argument
     if argument is not None and (model.exposed_ or argument == "noise"):
         values = {"exposure": 1.5, "trials": 6.0, "noise": 0.3, "upper": math.inf}
         given[argument] = np.full(n, values[argument])

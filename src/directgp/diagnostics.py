@@ -8,7 +8,9 @@ from jaxtyping import Num
 from torch import Tensor
 
 from directgp.errors import require
-from directgp.likelihoods.base import ConditionalCDF, Likelihood, has, has_two_labels
+from directgp.integration.capabilities import has
+from directgp.likelihoods.base import Likelihood, can_draw
+from directgp.likelihoods.capabilities import ConditionalCDF, has_two_labels
 from directgp.likelihoods.numeric import (
     checked_cdf,
     checked_draws,
@@ -92,7 +94,7 @@ def check_likelihood(
         found["mean"] = _difference(likelihood.conditional_mean(latent), mean)
         found["variance"] = _difference(likelihood.conditional_variance(latent), variance)
     wrong = [f"{key} by {value:.1e}" for key, value in found.items() if not value < _SLACK]
-    if likelihood.can_draw and has(likelihood, ConditionalCDF):
+    if can_draw(likelihood) and has(likelihood, ConditionalCDF):
         found["draws"] = _draws_error(likelihood, latent)
         if not found["draws"] < _CHANCE:
             wrong.append(f"draws by {found['draws']:.1f} standard errors")

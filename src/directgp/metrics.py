@@ -11,7 +11,8 @@ from jaxtyping import Float
 from numpy.typing import NDArray
 from torch import Tensor
 
-from directgp.likelihoods.base import Classes, Likelihood
+from directgp.likelihoods.base import Likelihood
+from directgp.likelihoods.capabilities import Classes
 from directgp.predictive import (
     predictive_cdf,
     predictive_crps,

@@ -77,7 +77,7 @@ def fitted(name: str, **settings: Any) -> Any:
 def row_values(name: str, n: int) -> dict[str, Any]:
     if name not in ROW_VALUES:
         return {}
-    return {LIKELIHOODS[name].load().row_argument: np.full(n, ROW_VALUES[name])}
+    return {LIKELIHOODS[name].load().rows.argument: np.full(n, ROW_VALUES[name])}
 
 
 def expected(model: Any, name: str, new: Any) -> dict[str, Any]:

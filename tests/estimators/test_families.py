@@ -23,6 +23,7 @@ from directgp.likelihoods import (
     LogNormal,
     Tobit,
 )
+from directgp.likelihoods.capabilities import description
 
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")
 
@@ -278,7 +279,7 @@ def test_noise_besides_the_known_one() -> None:
     likelihood = GaussianKnownNoise(extra=0.1)
     model = SparseGPRegressor(likelihood=likelihood, **QUICK).fit(X, y, noise=noise)
     with torch.no_grad():
-        (extra,) = model.likelihood_.description(model.scalings_.unit).values()
+        (extra,) = description(model.likelihood_, model.scalings_.unit).values()
     assert extra == pytest.approx(0.5**0.5, rel=0.15)
 
 

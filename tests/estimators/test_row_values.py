@@ -37,7 +37,7 @@ def test_trials_make_counts_binomial(rows: Any) -> None:
     X, y, trials = rows
     model = SparseGPCountRegressor(**QUICK).fit(X, y, trials=trials)
     assert type(model.likelihood_).__name__ == "Binomial"
-    assert not model.likelihood_.has_row_values
+    assert not model.likelihood_.rows.present(model.likelihood_)
     share = model.predict(X, trials=np.ones(120))
     np.testing.assert_allclose(model.predict(X, trials=trials), trials * share, rtol=1e-9)
     lower, upper = model.predict_interval(X, 0.9, trials=trials)

@@ -26,6 +26,7 @@ PACKAGES = (
     "directgp.errors",
     "directgp.estimators",
     "directgp.experiments",
+    "directgp.integration",
     "directgp.interop.botorch",
     "directgp.interop.gpytorch",
     "directgp.likelihoods",

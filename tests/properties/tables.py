@@ -15,6 +15,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from directgp.integration import Adaptive
 from directgp.interop.gpytorch.latents import MixedSoftmax
 from directgp.interop.gpytorch.likelihoods import Adapted, GivenGaussian, GivenStudentT
 from directgp.likelihoods import (
@@ -36,7 +37,7 @@ from directgp.likelihoods import (
     ZeroInflatedNegativeBinomial,
     ZeroInflatedPoisson,
 )
-from directgp.likelihoods.base import ClosedFormLogPredictive, ScaleMixture
+from directgp.likelihoods.capabilities import ClosedFormLogPredictive
 from directgp.log_expectations import (
     BiasedMonteCarlo,
     ClosedForm,
@@ -124,8 +125,7 @@ class RuleRow:
         if isinstance(self.rule, ClosedForm):
             return isinstance(likelihood, ClosedFormLogPredictive)
         chosen_nodes = isinstance(self.rule, Quadrature) and self.rule != Quadrature()
-        known = likelihood.log_concave or isinstance(likelihood, ScaleMixture)
-        return known or likelihood.analytic or not chosen_nodes
+        return not (chosen_nodes and isinstance(likelihood.integration, Adaptive))
 
 
 def single(*values: float) -> tuple[float, ...]:

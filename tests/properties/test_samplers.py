@@ -9,10 +9,10 @@ import torch
 from scipy.stats import kstest
 from torch import Tensor
 
+from directgp.integration.contract import FlatExamples
+from directgp.integration.peaks import peak_of
 from directgp.likelihoods.base import UnimodalInF
 from directgp.log_expectations import Quadrature
-from directgp.log_expectations.quadrature import peak_of
-from directgp.log_expectations.rule import FlatExamples
 from directgp.log_expectations.samplers import (
     build_hat,
     draw_as_paper,
@@ -148,7 +148,7 @@ def proposals_per_draw(row: LikelihoodRow, some: list[Point]) -> Tensor:
     return torch.exp(torch.log(under_hat) + made.cap - log_under_density).detach()
 
 
-LOG_CONCAVE = [row for row in LIKELIHOODS if row.make().log_concave]
+LOG_CONCAVE = [row for row in LIKELIHOODS if row.make().integration.log_concave]
 
 
 @pytest.mark.parametrize("row", marked(LOG_CONCAVE), ids=named)

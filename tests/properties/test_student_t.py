@@ -7,9 +7,9 @@ import pytest
 import torch
 from torch import Tensor
 
+from directgp.integration.gibbs import gibbs_term
 from directgp.likelihoods import StudentT
 from directgp.log_expectations import Quadrature, Rule
-from directgp.log_expectations.elbo_term import gibbs_term
 from tests.properties.checks import Answer, seeded
 
 NUMBER = 400

@@ -31,6 +31,7 @@ from directgp.posteriors.collapsed import Whitened
 from directgp.posteriors.prior import MeanName, Prior
 from directgp.registry import KernelName
 from directgp.training.batches import RandomBatches, Randomness
+from directgp.training.beta_path import repeated
 from directgp.training.data import Data, Model
 from directgp.training.problems import TrainingProblem
 from directgp.training.profiled import ProfiledProblem
@@ -405,7 +406,7 @@ def test_a_grid_of_beta(likelihood: str, loss: str) -> None:
     objective = Objective(LOSSES[loss], case.n, grid)
     for shared in (False, True):
         posterior = model.posterior.repeated(3, shared_prior=shared)
-        many = Model(posterior, model.likelihood if shared else model.likelihood.repeated(3))
+        many = Model(posterior, model.likelihood if shared else repeated(model.likelihood, 3))
         with torch.no_grad():
             posterior.u_mean.add_(0.1 * case.random(3, case.m, stream=20))
         kind = HeldProblem if shared else FreeProblem

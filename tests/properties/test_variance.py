@@ -11,10 +11,10 @@ import pytest
 import torch
 from torch import Tensor
 
+from directgp.integration.contract import FlatExamples, log_expectations_of
 from directgp.likelihoods import StudentT
 from directgp.log_expectations import ProductSampling, Quadrature
 from directgp.log_expectations.product_sampling import Form, make_sketch, slopes_at
-from directgp.log_expectations.rule import FlatExamples
 from tests.properties.checks import ask, z_scores
 
 SCALE = 0.3
@@ -93,7 +93,7 @@ def test_no_variance_exceeds_that_of_the_score(df: float) -> None:
     mixed, score = moments("mixed", examples, grid), moments("score", examples, grid)
     assert bool((mixed.variance <= (1 + 1e-9) * score.variance).all())
     # The control variates average to 0.
-    exact = Quadrature().estimate(*examples)
+    exact = log_expectations_of(examples)
     for column, truth in enumerate((exact.mean_slope, exact.variance_slope)):
         error = (mixed.mean[column] - truth).abs()
         size = torch.maximum(truth.abs(), score.variance[column].sqrt())
@@ -116,7 +116,7 @@ def test_gradients_are_unbiased(df: float) -> None:
     """Two-peaked q̃ too: 4 standard errors, in far fewer scores than a million."""
     _, *columns = examples_for(df)
     some = [each.reshape(len(VARIANCES), -1)[1:6, [1, 3, 5, 9, 13]].reshape(-1) for each in columns]
-    truth = Quadrature().estimate(StudentT(df=df, scale=SCALE), *some)
+    truth = log_expectations_of(FlatExamples(StudentT(df=df, scale=SCALE), *some))
     repeats = 2000
     answer = ask(
         ProductSampling(),

@@ -19,14 +19,11 @@ from directgp import SparseGPRegressor
 from directgp.cli.main import app
 from directgp.errors import InvalidInputError
 from directgp.experiments.plan import make_plan
+from directgp.integration import Adaptive
 from directgp.likelihoods import Derivatives, Likelihood
-from directgp.likelihoods.base import (
-    ConjugateLikelihood,
-    Draws,
-    ParameterText,
-    check_finite,
-    unconstrained,
-)
+from directgp.likelihoods.base import ConjugateLikelihood, check_finite, unconstrained
+from directgp.likelihoods.capabilities import ParameterText
+from directgp.likelihoods.numeric import Draws
 from directgp.log_expectations import Rule
 from directgp.objectives import PointLoss, resolve_point_loss
 from directgp.objectives.pointwise import DeterministicLoss
@@ -48,7 +45,7 @@ Values = Float[Tensor, "..."]
 class Laplace(Likelihood):
     """p(y given f) = exp(−|y − f|/b) / (2b)."""
 
-    log_concave = True
+    integration = Adaptive(log_concave=True)
     additive = True
     parameter_texts = (ParameterText("raw_width", "The width of the noise", "Compare.", True),)
 
@@ -61,22 +58,18 @@ class Laplace(Likelihood):
         return self._positive(self.raw_width)
 
     @classmethod
-    @override
     def from_targets(
         cls, y: Float[Tensor, " n"], unit: float = 1.0, offset: float = 0.0
     ) -> "Laplace":
         return cls(0.3 * float((y - y.median()).abs().mean()))
 
-    @override
     def floors(self, deviation: float) -> dict[str, float]:
         return {"raw_width": deviation}
 
-    @override
     def description(self, unit: float) -> dict[str, float]:
         return {"noise width": unit * float(self.width)}
 
-    @override
-    def _draw(self, f: Draws, mean: Draws, random: np.random.RandomState) -> Draws:
+    def draw(self, f: Draws, mean: Draws, random: np.random.RandomState) -> Draws:
         return np.asarray(f + random.laplace(scale=float(self.width), size=f.shape))
 
     @override

@@ -8,10 +8,11 @@ from torch import Tensor
 from typing_extensions import override
 
 from directgp.errors import InvalidInputError
+from directgp.integration.evaluate import Rows
 from directgp.likelihoods import Gaussian, Likelihood, Probit
 from directgp.likelihoods.counts import PoissonExp
 from directgp.log_expectations import BiasedMonteCarlo, ClosedForm, ProductSampling, Rule
-from directgp.log_expectations.rule import Context, Rows
+from directgp.log_expectations.rule import Context
 from directgp.shapes import Marginals, Values
 from directgp_paper.diagnostics import (
     EachDraw,

@@ -12,12 +12,12 @@ from scipy import integrate, stats
 from torch import Tensor
 
 import directgp
+from directgp.integration.contract import FlatExamples
+from directgp.integration.peaks import peak_of
 from directgp.likelihoods import Gaussian, Poisson, Probit
 from directgp.likelihoods.base import UnimodalInF
 from directgp.log_expectations import BiasedMonteCarlo, ProductSampling
 from directgp.log_expectations.api import log_expectation
-from directgp.log_expectations.quadrature import peak_of
-from directgp.log_expectations.rule import FlatExamples
 from directgp.log_expectations.samplers import build_hat, choose_width, propose_from_hat
 from directgp.registry import Task
 from directgp_paper.diagnostics import compare_gradients

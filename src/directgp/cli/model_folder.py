@@ -183,7 +183,7 @@ def check_card(card: ModelCard, model: Any) -> None:
     if sum(getattr(card, name) is not None for name in ROW_CONSTANTS) > 1:
         raise ValueError("it has more than one column of row constants")
     row = card.row_column
-    if (row is not None) != model.exposed_ or (row and row[0] != model.likelihood_.row_argument):
+    if (row is not None) != model.exposed_ or (row and row[0] != model.likelihood_.rows.argument):
         raise ValueError(f"it has other row constants than {type(model.likelihood_).__name__}")
     _check_columns(card.encoding)
 

@@ -127,7 +127,7 @@ def predict(
     check_output_file(out, force, inputs=(Path(data),))
     row_column = rows.column
     fitted, card = load_folder(model, device)
-    if row_column is not None and fitted.likelihood_.row_argument != row_column[0]:
+    if row_column is not None and fitted.likelihood_.rows.argument != row_column[0]:
         likelihood = type(fitted.likelihood_).__name__
         got = f"it for a model of the task {card.task} with {likelihood}"
         refuse(f"--{row_column[0]}", "given for a likelihood that uses it", got, "Leave it out.")

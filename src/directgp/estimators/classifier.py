@@ -22,7 +22,8 @@ from directgp.estimators.messages import one_class
 from directgp.estimators.plotting import curve_points, without_names
 from directgp.estimators.preprocessing import Column
 from directgp.estimators.validation import ArrayLike
-from directgp.likelihoods.base import Classes, Likelihood
+from directgp.likelihoods.base import Likelihood
+from directgp.likelihoods.capabilities import Classes
 from directgp.metrics import one_against_rest
 from directgp.plots import plot_label_curve, plot_reliability
 from directgp.plots.style import require_matplotlib

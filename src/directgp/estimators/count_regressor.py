@@ -1,7 +1,7 @@
 """Implement the regressor of counts."""
 
 import warnings
-from typing import TYPE_CHECKING, Any, final
+from typing import TYPE_CHECKING, Any, cast, final
 
 import numpy as np
 import torch
@@ -21,7 +21,9 @@ from directgp.estimators.fit_procedure import unchanged_on_error
 from directgp.estimators.plotting import plot_numbers
 from directgp.estimators.preprocessing import Column
 from directgp.estimators.validation import ArrayLike, ValidationData, row_values
+from directgp.integration.capabilities import has
 from directgp.likelihoods.base import Likelihood
+from directgp.likelihoods.capabilities import BoundedCounts
 from directgp.plots import plot_pit
 from directgp.plots.style import require_matplotlib
 from directgp.predictive import predictive_log_density
@@ -200,8 +202,10 @@ n_iter_, findings_, feature_importances_, n_features_in_, feature_names_in_
         def pmf(likelihood: Likelihood, q: Marginals, _: slice) -> list[Tensor]:
             n = len(q.mean)
             counts = torch.arange(max_count + 1).to(q.mean)[:, None].expand(-1, n)
-            largest = likelihood.largest_target()
-            possible = counts if largest is None else torch.minimum(counts, largest)
+            possible = counts
+            if has(likelihood, BoundedCounts):
+                largest = cast(BoundedCounts, likelihood).largest_target()
+                possible = torch.minimum(counts, largest)
             parts = possible.split(max(1, _BLOCK // n))
             chances = torch.cat([predictive_log_density(likelihood, y, q).exp() for y in parts])
             return [*torch.where(counts == possible, chances, 0.0)]
@@ -298,7 +302,7 @@ n_iter_, findings_, feature_importances_, n_features_in_, feature_names_in_
 
     def _warn_without_exposure(self, exposure: ArrayLike | None, method: str) -> None:
         """Warn if counts are scored without exposure, and the model was trained with exposures."""
-        exposed = getattr(self, "exposed_", False) and self.likelihood_.row_argument == "exposure"
+        exposed = getattr(self, "exposed_", False) and self.likelihood_.rows.argument == "exposure"
         if exposure is None and exposed:
             warnings.warn(
                 f"{method} uses an exposure of 1, but the model was trained with exposures. Give "

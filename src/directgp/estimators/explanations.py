@@ -19,7 +19,8 @@ from directgp.estimators.plotting import without_names
 from directgp.estimators.predictions import PredictingEstimator
 from directgp.estimators.preprocessing import Column, Columns, Scalings
 from directgp.estimators.validation import ArrayLike, RowValues, check_whole
-from directgp.likelihoods.base import Classes, Likelihood
+from directgp.likelihoods.base import Likelihood
+from directgp.likelihoods.capabilities import Classes
 from directgp.numerics.linalg import jittered_cholesky
 from directgp.numerics.random import standard_normal
 from directgp.plots import PartialDependence

@@ -420,7 +420,7 @@ class TrainableEstimator(BaseEstimator, ABC):
         return fit.train(examples)
 
     def _set_result(self, result: TrainingResult) -> None:
-        likelihood = result.likelihood.without_row_values()
+        likelihood = result.likelihood.rows.without(result.likelihood)
         self.training_result_ = replace(result, likelihood=likelihood)
         self.posterior_: SparsePosterior = result.posterior
         self.likelihood_: Likelihood = likelihood

@@ -10,7 +10,9 @@ from directgp.errors import UnsupportedError, require
 from directgp.estimators.preprocessing import TrainingTable
 from directgp.estimators.settings import FitSettings
 from directgp.estimators.starting_models import named_likelihood
+from directgp.integration.capabilities import has
 from directgp.likelihoods.base import ConjugateLikelihood
+from directgp.likelihoods.capabilities import GaussianPredictive
 from directgp.log_expectations.api import check_own
 from directgp.registry import LIKELIHOODS
 from directgp.training.beta_path import beta_grid
@@ -177,7 +179,9 @@ class Fit:
         """Return what "auto" compares, too, where the noise of real targets depends on X."""
         row = self.models[0]
         # Families on another scale of f have noise that depends on the mean.
-        plain = row[0].likelihood.gaussian and not any(m.likelihood.latent_scale for m in row)
+        plain = has(row[0].likelihood, GaussianPredictive) and not any(
+            m.likelihood.latent_scale for m in row
+        )
         # A kernel of the user's may be for one function only.
         open_choice = self.settings.likelihood == "auto" and isinstance(self.settings.kernel, str)
         by_density = self.recipe.point_loss().validation_loss().log_density

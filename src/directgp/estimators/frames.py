@@ -11,7 +11,9 @@ from torch import Tensor
 from directgp.errors import InvalidInputError, require
 from directgp.estimators.predictions import PredictingEstimator
 from directgp.estimators.validation import ArrayLike, RowValues, is_frame
+from directgp.integration.capabilities import has
 from directgp.likelihoods.base import Likelihood
+from directgp.likelihoods.capabilities import GaussianPredictive
 from directgp.predictive import predictive_quantiles, predictive_variance
 from directgp.predictive.api import point_prediction
 from directgp.shapes import Marginals
@@ -25,7 +27,7 @@ LABEL = "predicted"
 
 def deviation(likelihood: Likelihood, q: Marginals) -> Tensor:
     """Return the deviation of y; where it may be infinite, half the width of the 68 % interval."""
-    if likelihood.gaussian or not likelihood.additive:
+    if has(likelihood, GaussianPredictive) or not likelihood.additive:
         return predictive_variance(likelihood, q).sqrt()
     ends = predictive_quantiles(likelihood, q, _ONE_DEVIATION)
     return 0.5 * ends.diff(dim=0)[0]

@@ -13,7 +13,7 @@ from directgp.errors import DirectGPWarning
 from directgp.estimators.fitting import Fit, Fitted
 from directgp.estimators.preprocessing import Scalings, TrainingTable
 from directgp.estimators.validation import FeatureNames
-from directgp.likelihoods.base import ParameterText
+from directgp.likelihoods.capabilities import ParameterText, parameter_texts
 from directgp.metrics import COVERAGE
 from directgp.text import number, plural
 from directgp.training.coverage import Group
@@ -161,7 +161,7 @@ def training_findings(
 
     Only the first `num_features` are of the user.
     """
-    texts = {f"likelihood.{text.parameter}": text for text in result.likelihood.parameter_texts}
+    texts = {f"likelihood.{text.parameter}": text for text in parameter_texts(result.likelihood)}
     texts["prior.raw_output_scale"] = _OUTPUT_SCALE
     # A model that was compared with the ELBO may let the variance of f stand for all noise.
     compared = path is not None and any(p.hyperparameters == "elbo" for p in path.points)

@@ -17,6 +17,7 @@ from directgp.estimators.preprocessing import Column, Columns
 from directgp.estimators.starting_models import check_row_argument
 from directgp.estimators.validation import ArrayLike, RowValues
 from directgp.likelihoods.base import Likelihood
+from directgp.likelihoods.capabilities import observed_range
 from directgp.predictive import predictive_cdf, predictive_log_density, predictive_quantiles
 from directgp.predictive.moments import check_coverage
 from directgp.shapes import Marginals
@@ -44,10 +45,10 @@ class PredictingEstimator(TrainableEstimator):
 
     def _latent_in_units(self, mean: Column, std: Column, p: int) -> tuple[Column, Column]:
         """Return mean and deviation of a latent in the units of the targets, or on its scale."""
-        if p in self.likelihood_.log_variances:
+        if p in self.likelihood_.units.log_variances:
             return mean + 2 * self.scalings_.targets.log_scale, std
         if self.likelihood_.latent_scale:
-            return mean + self.likelihood_.latent_offset, std
+            return mean + self.likelihood_.units.latent_offset, std
         return self._in_units(mean), self._deviation_in_units(std)
 
     def _over_blocks(
@@ -169,7 +170,7 @@ class PredictingEstimator(TrainableEstimator):
         scaled = self._scaled_targets(X, y, "plot_calibration")
 
         def both(likelihood: Likelihood, q: Marginals, rows: slice) -> list[Tensor]:
-            low, high = likelihood.observed_range(scaled[rows].to(q.mean.device))
+            low, high = observed_range(likelihood, scaled[rows].to(q.mean.device))
             up_to = predictive_cdf(likelihood, high, q)
             if low is high:
                 return [up_to, up_to]

@@ -28,6 +28,7 @@ from directgp.estimators.plotting import plot_numbers
 from directgp.estimators.preprocessing import Column
 from directgp.estimators.validation import ArrayLike, ValidationData, numbers, row_values
 from directgp.likelihoods.base import Likelihood
+from directgp.likelihoods.units import in_units
 from directgp.plots import plot_pit
 from directgp.plots.style import require_matplotlib
 from directgp.predictive.api import point_prediction
@@ -432,7 +433,7 @@ class SparseGPRegressor(RegressorMixin, SparseGPEstimator):
             likelihood = LIKELIHOODS[likelihood].make()
         if isinstance(likelihood, Likelihood) and likelihood.latent_scale:
             # Before rows are scaled and sorted, so that errors have the user's values and rows.
-            likelihood.in_units(1.0, 0.0).check_targets(torch.as_tensor(values))
+            in_units(likelihood, 1.0, 0.0).check_targets(torch.as_tensor(values))
         return values
 
     @override

@@ -17,6 +17,7 @@ from directgp.estimators.predictions import PredictingEstimator
 from directgp.estimators.preprocessing import ColumnScaling, Imputation, Scalings
 from directgp.estimators.settings import STRUCTURE, device_of
 from directgp.estimators.summary import summary_of
+from directgp.likelihoods.capabilities import description
 from directgp.persistence import MODEL, ModelState, likelihood_spec, load_model, save_model
 from directgp.training.result import (
     BetaPath,
@@ -317,7 +318,7 @@ def _probe(model: PredictingEstimator) -> None:
     """Raise if a model cannot describe itself, or predicts nothing finite at inducing inputs."""
     summary_of(model)
     with torch.no_grad():
-        parameters = model.likelihood_.description(1.0)
+        parameters = description(model.likelihood_, 1.0)
     if not all(map(math.isfinite, parameters.values())):
         raise ValueError("the parameters of its likelihood are not finite")
     posterior = model.posterior_

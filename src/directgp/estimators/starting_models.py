@@ -23,7 +23,16 @@ from directgp.errors import (
 from directgp.estimators.preprocessing import GRID, Column, TrainingTable
 from directgp.estimators.settings import FitSettings
 from directgp.estimators.validation import explained
+from directgp.integration.capabilities import has
 from directgp.likelihoods.base import Likelihood
+from directgp.likelihoods.starts import (
+    UnlikeLatents,
+    latent_starts,
+    rough_latent,
+    starting_likelihood,
+    suits,
+)
+from directgp.likelihoods.units import in_units
 from directgp.posteriors.inducing import InducingName, choose_inducing
 from directgp.posteriors.prior import MeanName, Prior
 from directgp.posteriors.sparse import SparsePosterior
@@ -56,7 +65,9 @@ def named_likelihood(
     row = LIKELIHOODS[name]
     make = row.load()
     likelihood: Likelihood = (
-        make.from_labels(y, num_classes) if row.many_classes else make.from_targets(y, unit, offset)
+        make.from_labels(y, num_classes)
+        if row.many_classes
+        else starting_likelihood(make, y, unit, offset)
     )
     return likelihood.to(y)
 
@@ -78,7 +89,7 @@ def candidates(
         return tuple(_users(task, row_argument))
     named = likelihoods_of(task, True, num_classes) + _for_kinds(task, y)
     targets = torch.tensor(y)
-    return tuple(name for name in named if LIKELIHOODS[name].load().suits(targets))
+    return tuple(name for name in named if suits(LIKELIHOODS[name].load(), targets))
 
 
 def _for_kinds(task: Task, y: Column) -> tuple[str, ...]:
@@ -110,12 +121,12 @@ def _users(task: Task, row_argument: str) -> Sequence[str]:
     users = [
         name
         for name in likelihoods_of(task)
-        if LIKELIHOODS[name].load().row_argument == row_argument
+        if LIKELIHOODS[name].load().rows.argument == row_argument
     ]
     compared = [
         name
         for name in users
-        if LIKELIHOODS[name].auto and LIKELIHOODS[name].load().proportional_to_exposure
+        if LIKELIHOODS[name].auto and LIKELIHOODS[name].load().rows.proportional
     ]
     # The default, where no candidate uses the row values: its check says what is wrong.
     return compared or users[:1] or likelihoods_of(task)[:1]
@@ -124,15 +135,15 @@ def _users(task: Task, row_argument: str) -> Sequence[str]:
 def check_row_argument(likelihood: Likelihood, argument: str | None, who: str) -> None:
     """Raise `InvalidInputError` if the likelihood has no use for the row values, or lacks them."""
     name = type(likelihood).__name__
-    needed = likelihood.row_argument
+    needed = likelihood.rows.argument
     if argument is None:
-        missing = needed is not None and likelihood.row_required
+        missing = needed is not None and likelihood.rows.required
         allowed = f"given with the likelihood {name}"
         remedy = f"Give {needed}= for each row."
         require(not missing, f"{needed} of {who}", allowed, "None", remedy)
         return
     if needed != argument:
-        users = [n for n, row in LIKELIHOODS.items() if row.load().row_argument == argument]
+        users = [n for n, row in LIKELIHOODS.items() if row.load().rows.argument == argument]
         allowed = f"given with a likelihood that uses it ({', '.join(users) or 'there is none'})"
         remedy = f"Leave it out, or give {needed}=." if needed else "Leave it out."
         refuse(f"{argument} of {who}", allowed, f"it with {name}", remedy)
@@ -146,7 +157,7 @@ def _likelihoods(
     if isinstance(likelihood, Likelihood):
         recipe.check(likelihood)
         check_row_argument(likelihood, table.row_argument, "fit")
-        scaled = copy.deepcopy(likelihood).in_units(table.scalings.unit, table.scalings.offset)
+        scaled = in_units(copy.deepcopy(likelihood), table.scalings.unit, table.scalings.offset)
         name = type(likelihood).__name__
         return {name: scaled.to(table.y).with_row_values(table.row_values)}
     usable: dict[str, Likelihood] = {}
@@ -208,7 +219,7 @@ def starting_models(
     for likelihood in likelihoods.values():
         scale = likelihood.latent_scale
         if scale not in priors:
-            latent = likelihood.rough_latent(table.y)
+            latent = rough_latent(likelihood, table.y)
             priors[scale] = _priors(settings, settings.mean_for(scale), table.X, latent)
     return [
         [
@@ -234,8 +245,9 @@ def with_latents_of(
     if likelihood.num_latent == 1:
         return posterior
     prior = posterior.prior
-    posterior = posterior.with_latents(likelihood.num_latent, shared=likelihood.shared_latents)
-    if starts := likelihood.latent_starts(y):
+    shared = not has(likelihood, UnlikeLatents)
+    posterior = posterior.with_latents(likelihood.num_latent, shared=shared)
+    if starts := latent_starts(likelihood, y):
         posterior.prior = prior.with_starts(starts)
     return posterior
 

@@ -14,6 +14,7 @@ from jaxtyping import Float64
 from directgp.estimators.explanations import Explained, feature_names
 from directgp.estimators.outputs import named
 from directgp.estimators.predictions import PredictingEstimator
+from directgp.likelihoods.capabilities import description
 from directgp.objectives.base import PointLoss
 from directgp.registry import LOSSES
 from directgp.text import (
@@ -158,7 +159,7 @@ def facts_of(model: PredictingEstimator) -> Facts:
 
     deviation = float(model.posterior_.prior.scale.detach().mean().sqrt())
     with torch.no_grad():
-        parameters = model.likelihood_.description(in_units(1.0))
+        parameters = description(model.likelihood_, in_units(1.0))
     named = f"{kernel_name(model)} ARD" if has_ard(model) else kernel_name(model)
     return Facts(
         estimator=type(model).__name__,

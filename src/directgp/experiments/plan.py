@@ -206,8 +206,8 @@ def make_plan(
     candidates = likelihoods_of(task, True, problem.num_classes)
     several = likelihood is None and len(candidates) > 1
     noise = "auto" if several else chosen_likelihood(task, likelihood, problem.num_classes)
-    if noise != "auto" and LIKELIHOODS[noise].load().row_required:
-        argument = LIKELIHOODS[noise].load().row_argument
+    if noise != "auto" and LIKELIHOODS[noise].load().rows.required:
+        argument = LIKELIHOODS[noise].load().rows.argument
         got = f"{noise!r}, which needs {argument}"
         refuse("likelihood", "one without a constant of each row", got, "Use directgp fit.")
     one_feature = problem.X.shape[1] == 1

@@ -12,7 +12,9 @@ from torch import Tensor
 from directgp.export.latents import Latent
 from directgp.export.program import Value
 from directgp.export.tables import Axis, Interpolant, tabulate
+from directgp.integration.capabilities import has
 from directgp.likelihoods.base import Likelihood
+from directgp.likelihoods.capabilities import BoundedCounts
 from directgp.shapes import Marginals
 
 TOLERANCE = 1e-8
@@ -66,7 +68,7 @@ class TargetFamily:
     @property
     def bounded(self) -> bool:
         """Whether there is a largest count."""
-        return self.for_rows(1).largest_target() is not None
+        return has(self.likelihood, BoundedCounts)
 
     def in_units(self, y: Value) -> Value:
         """Return scaled targets in the units of the user."""

@@ -20,7 +20,9 @@ from directgp.export.latents import Latent
 from directgp.export.program import Value, concatenate
 from directgp.export.softmax import softmax
 from directgp.export.tables import Axis, tabulate
-from directgp.likelihoods.base import Classes, Likelihood
+from directgp.integration.capabilities import has
+from directgp.likelihoods.base import Likelihood
+from directgp.likelihoods.capabilities import Classes, NoiseLatent, SoftmaxLink
 from directgp.predictive import predictive_log_density, predictive_quantiles
 from directgp.predictive.api import point_prediction
 from directgp.predictive.distributions import SampledDistribution, distribution_of
@@ -32,7 +34,7 @@ def check_exportable(likelihood: Likelihood) -> None:
     """Raise `UnsupportedError` for a likelihood that is not exported."""
     name = type(likelihood).__name__
     number = likelihood.num_latent
-    supported = likelihood.gumbel_max or (likelihood.log_variances == (1,) and not likelihood.own)
+    supported = has(likelihood, SoftmaxLink) or has(likelihood, NoiseLatent)
     if number > 1 and not supported:
         raise UnsupportedError(
             f"{name} is not exported, because it has {number} latent functions: of those, softmax "
@@ -57,7 +59,7 @@ def log_chances(likelihood: Any, q: Marginals) -> Float[Tensor, "c n"]:
 
 def probabilities(family: TargetFamily, latents: Sequence[Latent]) -> Outputs:
     """Return the probability of each class, (n, K)."""
-    if family.likelihood.gumbel_max:
+    if has(family.likelihood, SoftmaxLink):
         return {"probabilities": softmax(latents)}
     many = isinstance(family.likelihood, Classes)
 

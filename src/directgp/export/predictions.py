@@ -76,10 +76,10 @@ def _scaled_row_value(model: Any, row_value: float | None) -> float | None:
     likelihood = model.likelihood_
     who = f"row_value of {_WHO}"
     name = type(likelihood).__name__
-    argument = likelihood.row_argument
+    argument = likelihood.rows.argument
     if row_value is None:
         allowed = f"the {argument} of all rows, for {name}"
-        require(argument is None or not likelihood.row_required, who, allowed, None)
+        require(argument is None or not likelihood.rows.required, who, allowed, None)
         return None
     require(argument is not None, who, f"None for {name}, which has no constants", row_value)
     constant = ROW_CONSTANTS[argument]

@@ -1,6 +1,7 @@
 """Likelihoods p(y given f), one family a file."""
 
-from directgp.likelihoods.base import Derivatives, Likelihood, UnimodalInF
+from directgp.integration.contract import Derivatives
+from directgp.likelihoods.base import Likelihood, UnimodalInF
 from directgp.likelihoods.bernoulli import Logistic, Probit
 from directgp.likelihoods.beta import Beta
 from directgp.likelihoods.binomial import Binomial
@@ -12,6 +13,7 @@ from directgp.likelihoods.heteroscedastic import HeteroscedasticGaussian
 from directgp.likelihoods.log_normal import LogNormal
 from directgp.likelihoods.ordinal import OrderedProbit
 from directgp.likelihoods.softmax import RobustMax, Softmax
+from directgp.likelihoods.starts import rough_latent, starting_likelihood
 from directgp.likelihoods.student_t import StudentT
 from directgp.likelihoods.tobit import Tobit
 from directgp.likelihoods.zero_inflated import ZeroInflatedNegativeBinomial, ZeroInflatedPoisson
@@ -41,4 +43,6 @@ __all__ = [
     "UnimodalInF",
     "ZeroInflatedNegativeBinomial",
     "ZeroInflatedPoisson",
+    "rough_latent",
+    "starting_likelihood",
 ]

@@ -10,7 +10,10 @@ from torch.nn.functional import logsigmoid
 from typing_extensions import override
 
 from directgp.errors import require_all
-from directgp.likelihoods.base import Derivatives, Draws, UnimodalInF
+from directgp.integration.contract import Derivatives
+from directgp.integration.trapezoid import TrapezoidSums
+from directgp.likelihoods.base import UnimodalInF
+from directgp.likelihoods.numeric import Draws
 from directgp.numerics.autograd import Slopes, in_float64
 from directgp.numerics.fixed_sizes import recording
 from directgp.numerics.random import Generator, sample_above, standard_normal
@@ -28,7 +31,7 @@ def _sign(y: Values) -> Values:
 class Bernoulli(UnimodalInF):
     """Base of the likelihoods of labels with either link."""
 
-    log_concave = True
+    integration = TrapezoidSums(strip=math.pi, fixed_work=True)
     task = "classification"
 
     @abstractmethod
@@ -55,8 +58,8 @@ class Bernoulli(UnimodalInF):
     def argmax(self, y: Values) -> Values:
         return _sign(y) * torch.inf
 
-    @override
-    def _draw(self, f: Draws, mean: Draws, random: np.random.RandomState) -> Draws:
+    def draw(self, f: Draws, mean: Draws, random: np.random.RandomState) -> Draws:
+        """Return draws of y given f, with numpy."""
         return (random.random_sample(f.shape) < mean).astype(np.float64)
 
     def complement(self, y: Values) -> Values:
@@ -92,7 +95,6 @@ class Probit(Bernoulli):
         """log Φ((2y−1)μ / √(1+v))."""
         return in_float64(_log_probit, self.log_predictive_slopes, y, mean, variance)
 
-    @override
     def log_predictive_slopes(self, y: Values, mean: Values, variance: Values) -> Slopes:
         """With r = 1/√(1+v), s = 2y − 1 and z = sμr: log Φ(z), sλ(z)r and −½zλ(z)r²."""
         sign, scale = _sign(y), (1 + variance).rsqrt_()
@@ -105,7 +107,6 @@ class Probit(Bernoulli):
         """Φ(μ / √(1+v))."""
         return self.conditional_mean(mean / torch.sqrt(1 + variance))
 
-    @override
     def predictive_mean_slopes(self, mean: Values, variance: Values) -> Slopes:
         """With r = 1/√(1+v) and z = μr: Φ(z), φ(z)r and −½zφ(z)r²."""
         scale = (1 + variance).rsqrt_()

@@ -12,18 +12,15 @@ from torch.nn.functional import logsigmoid
 from typing_extensions import override
 
 from directgp.errors import NumericalError, require_all
-from directgp.likelihoods.base import (
-    Derivatives,
-    Draws,
-    OriginalUnits,
-    ParameterText,
-    UnimodalInF,
-    by_scipy,
-    unconstrained,
-)
+from directgp.integration.contract import Derivatives
+from directgp.integration.trapezoid import TrapezoidSums
+from directgp.likelihoods.base import UnimodalInF, by_scipy, unconstrained
+from directgp.likelihoods.capabilities import ParameterText
+from directgp.likelihoods.numeric import Draws
+from directgp.likelihoods.units import OriginalUnits
 from directgp.numerics.autograd import Slopes
 from directgp.numerics.special import log_gamma, trigamma
-from directgp.shapes import Targets, Values
+from directgp.shapes import Row, Targets, Values
 
 _SMALLEST_PRECISION = 1e-3
 _MAX_STEPS = 60
@@ -35,7 +32,7 @@ _ADVICE = (
 
 
 @final
-class Beta(OriginalUnits, UnimodalInF):
+class Beta(UnimodalInF):
     """Proportions t ~ Beta(φm, φ(1−m)) with mean m = 1/(1 + e^−f) and variance m(1−m)/(1+φ).
 
     It has one peak over f, with tails like e^−|f|, but it is not log-concave.
@@ -54,12 +51,12 @@ class Beta(OriginalUnits, UnimodalInF):
     tensor([True])
     """
 
-    log_concave = False
     latent_scale = "logit"
-    analytic = True
     # 1/Γ(φm) grows towards the poles of m at ±iπ.
-    strip = 0.5 * math.pi
-    log_strip = 0.85 * math.pi
+    integration = TrapezoidSums(
+        strip=0.5 * math.pi, log_strip=0.85 * math.pi, log_concave=False, fixed_work=True
+    )
+    units: OriginalUnits
     parameter_texts = (
         ParameterText(
             "raw_precision",
@@ -71,7 +68,8 @@ class Beta(OriginalUnits, UnimodalInF):
     def __init__(
         self, precision: float | Tensor = 10.0, unit: float = 1.0, offset: float = 0.0
     ) -> None:
-        super().__init__(unit, offset)
+        super().__init__()
+        self.units = OriginalUnits.of("Beta", unit, offset)
         self.raw_precision = unconstrained(precision, "precision of Beta")
 
     @property
@@ -80,7 +78,6 @@ class Beta(OriginalUnits, UnimodalInF):
         return self._positive(self.raw_precision)
 
     @classmethod
-    @override
     def from_targets(cls, y: Float[Tensor, " n"], unit: float = 1.0, offset: float = 0.0) -> "Beta":
         """φ as if a tenth of the variance of the proportions were noise."""
         t = y.double() * unit + offset
@@ -88,36 +85,40 @@ class Beta(OriginalUnits, UnimodalInF):
         precision = mean * (1 - mean) / spread - 1
         return cls(min(max(precision, 1.0), 1e4), unit, offset)
 
-    @override
     def floors(self, deviation: float) -> dict[str, float]:
+        """Return the smallest allowed value of positive parameters, by name."""
         return {"raw_precision": _SMALLEST_PRECISION}
 
-    @override
     def description(self, unit: float) -> dict[str, float]:
+        """Return the parameters to print in `summary()`."""
         return {"precision": float(self.precision)}
 
     @override
     def check_targets(self, y: Targets) -> None:
-        t = self._original(y.double())
+        t = self.units.original(y.double())
         inside = (t > 0) & (t < 1)
         require_all(inside, t, "y of Beta", "between 0 and 1, ends excluded", _ADVICE)
 
-    @override
     def rough_latent(self, y: Float[Tensor, " n"]) -> Float[Tensor, " n"]:
+        """Return rough values of f."""
         return self.to_line(y.double()).to(y)
+
+    def starting_latent(self, y: Row) -> Row:
+        """Return logits of the proportions."""
+        return self.rough_latent(y)
 
     def to_line(self, y: Values) -> Values:
         """Log t − log(1 − t)."""
-        t = self._original(y)
+        t = self.units.original(y)
         return torch.log(t) - torch.log1p(-t)
 
     def from_line(self, x: Values) -> Values:
         """The y of t = 1/(1 + e^−x)."""
-        return (torch.sigmoid(x) - self.offset) / self.unit
+        return (torch.sigmoid(x) - self.units.offset) / self.units.unit
 
     def line_slope(self, x: Values) -> Values:
         """t(1 − t)/abs(unit)."""
-        return torch.sigmoid(x) * torch.sigmoid(-x) / abs(self.unit)
+        return torch.sigmoid(x) * torch.sigmoid(-x) / abs(self.units.unit)
 
     # With a = φm, b = φ(1−m) and L = log t − log(1−t), the part of log p that depends on f is
     # aL + log a + log b − log Γ(1+a) − log Γ(1+b): no term overflows where a or b underflows.
@@ -131,8 +132,8 @@ class Beta(OriginalUnits, UnimodalInF):
 
     @override
     def log_base(self, y: Values) -> Values:
-        t, precision = self._original(y), self.precision
-        free = torch.lgamma(precision) + 2 * torch.log(precision) + math.log(abs(self.unit))
+        t, precision = self.units.original(y), self.precision
+        free = torch.lgamma(precision) + 2 * torch.log(precision) + math.log(abs(self.units.unit))
         return free + (precision - 1) * torch.log1p(-t) - torch.log(t)
 
     @override
@@ -157,10 +158,9 @@ class Beta(OriginalUnits, UnimodalInF):
         a, b = self.precision * m, self.precision * rest
         return m, rest, self.to_line(y) - torch.digamma(1 + a) + torch.digamma(1 + b), (a, b)
 
-    @override
     def parameter_slopes(self, y: Values, f: Values) -> Slopes:
         """ψ(1+φ) + 1/φ + m(log t − ψ(1+a)) + (1−m)(log(1−t) − ψ(1+b)) in φ."""
-        t, precision = self._original(y), self.precision
+        t, precision = self.units.original(y), self.precision
         m, rest = torch.sigmoid(f), torch.sigmoid(-f)
         free = torch.digamma(1 + precision) + 1 / precision
         low = torch.log(t) - torch.digamma(1 + precision * m)
@@ -201,18 +201,18 @@ class Beta(OriginalUnits, UnimodalInF):
 
     @override
     def conditional_variance(self, f: Values) -> Values:
-        return torch.sigmoid(f) * torch.sigmoid(-f) / (1 + self.precision) / self.unit**2
+        return torch.sigmoid(f) * torch.sigmoid(-f) / (1 + self.precision) / self.units.unit**2
 
     def cdf(self, y: Values, f: Values) -> Values:
         """I(t; φm, φ(1−m)), the regularised incomplete beta function."""
         a, b = self.precision * torch.sigmoid(f), self.precision * torch.sigmoid(-f)
-        t = self._original(y).clamp(0.0, 1.0)
-        return self._ordered(by_scipy(betainc, a, b, t.expand(a.shape)))
+        t = self.units.original(y).clamp(0.0, 1.0)
+        return self.units.ordered(by_scipy(betainc, a, b, t.expand(a.shape)))
 
-    @override
-    def _draw(self, f: Draws, mean: Draws, random: np.random.RandomState) -> Draws:
+    def draw(self, f: Draws, mean: Draws, random: np.random.RandomState) -> Draws:
+        """Return draws of y given f, with numpy."""
         precision = self.precision.double().cpu().numpy()
         m = 1 / (1 + np.exp(-f))
         tiny = np.finfo(np.float64).tiny
         t = random.beta(np.maximum(precision * m, tiny), np.maximum(precision * (1 - m), tiny))
-        return np.asarray((t - self.offset) / self.unit)
+        return np.asarray((t - self.units.offset) / self.units.unit)

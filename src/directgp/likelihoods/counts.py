@@ -2,6 +2,7 @@
 
 import math
 from abc import abstractmethod
+from dataclasses import replace
 from functools import lru_cache
 from typing import Literal, TypeVar, final, overload
 
@@ -14,16 +15,15 @@ from torch.nn import functional
 from typing_extensions import override
 
 from directgp.errors import refuse, require_all
-from directgp.likelihoods.base import (
-    Derivatives,
-    Draws,
-    ParameterText,
-    UnimodalInF,
-    by_scipy,
-    unconstrained,
-)
+from directgp.integration.contract import Derivatives, Integrator
+from directgp.integration.trapezoid import TrapezoidSums
+from directgp.likelihoods.base import UnimodalInF, by_scipy, unconstrained
+from directgp.likelihoods.capabilities import ParameterText
+from directgp.likelihoods.numeric import Draws
+from directgp.likelihoods.rows import RowConstants
 from directgp.numerics.arrays import array_of
 from directgp.numerics.autograd import Slopes, in_float64
+from directgp.numerics.fixed_sizes import fixed_sizes
 from directgp.numerics.special import (
     log_softplus,
     sigmoids,
@@ -38,49 +38,39 @@ from directgp.shapes import Row, Targets, Values
 SomeCount = TypeVar("SomeCount", bound="CountLikelihood")
 
 
+# exp(−e^f) decays to the right only while cos(Im f) > 0. The other links and the negative binomial
+# have such an edge too: at large exposures, and where λ is well above r. The logs have no edge:
+# their nearest singularities are those of log(1 + e^f), at ±iπ, where the slopes have poles.
+_COUNT_SUMS = TrapezoidSums(strip=0.5 * math.pi, log_strip=0.85 * math.pi, fixed_work=True)
+
+
 class CountLikelihood(UnimodalInF):
     """y ∈ {0, 1, 2, …} with mean e·λ(f); the exposure e is 1 unless given per example."""
 
-    log_concave = True
     task = "count"
-    row_argument = "exposure"
-    row_buffer = "log_exposure"
+    rows = RowConstants("exposure", buffer="log_exposure", stored=torch.log)
     log_exposure: Tensor | None
 
     @property
     @override
-    def strip(self) -> float:
-        # exp(−e^f) decays to the right only while cos(Im f) > 0. The other links and the negative
-        # binomial have such an edge too: at large exposures, and where λ is well above r.
-        return 0.5 * math.pi
-
-    @property
-    @override
-    def log_strip(self) -> float:
-        # The logs have no edge: their nearest singularities are those of log(1 + e^f), at ±iπ. The
-        # slopes have poles there.
-        return 0.85 * math.pi
+    def integration(self) -> Integrator:
+        return _COUNT_SUMS
 
     def with_exposure(self: SomeCount, exposure: Num[Tensor, "..."]) -> SomeCount:
         """Return this likelihood for exposures of shape (..., n), sharing its parameters."""
         return self.with_row_values(exposure)
 
     @override
-    def _stored_row_values(self, values: Tensor) -> Tensor:
-        return torch.log(values)
-
-    @override
     def check_targets(self, y: Targets) -> None:
         check_counts(y, type(self).__name__)
 
-    @override
     def rough_latent(self, y: Float[Tensor, " n"]) -> Float[Tensor, " n"]:
         """log((y + ½)/e)."""
         counts = torch.log(y + 0.5)
         return counts if self.log_exposure is None else counts - self.log_exposure.to(y)
 
-    @override
-    def _draw(self, f: Draws, mean: Draws, random: np.random.RandomState) -> Draws:
+    def draw(self, f: Draws, mean: Draws, random: np.random.RandomState) -> Draws:
+        """Return draws of y given f, with numpy."""
         drawn = random.poisson(np.minimum(mean, _LARGEST_RATE)).astype(np.float64)
         return np.asarray(np.where(mean > _LARGEST_RATE, np.floor(mean), drawn))
 
@@ -104,13 +94,13 @@ class CountLikelihood(UnimodalInF):
         """Return y / e."""
         if self.log_exposure is None:
             return y
-        return y * torch.exp(-self._per_example(self.log_exposure))
+        return y * torch.exp(-self._view.of(self.log_exposure))
 
     def _plus_log_exposure(self, log_rate: Values) -> Values:
         """Return log λ + log e, given log λ."""
         if self.log_exposure is None:
             return log_rate
-        return log_rate + self._per_example(self.log_exposure)
+        return log_rate + self._view.of(self.log_exposure)
 
 
 _SMALLEST_DISPERSION = 1e-6
@@ -176,7 +166,6 @@ class ExponentialRate(CountLikelihood):
         """e·exp(μ + v/2)."""
         return torch.exp(self.log_mean(mean) + 0.5 * variance)
 
-    @override
     def predictive_mean_slopes(self, mean: Values, variance: Values) -> Slopes:
         """ŷ = e·exp(μ + v/2), ŷ and ŷ/2."""
         expected = self.predictive_mean(mean, variance)
@@ -237,7 +226,6 @@ class PoissonExp(ExponentialRate, PoissonCounts):
         log_mean = self.log_mean(mean)
         return y * log_mean - torch.exp(log_mean + 0.5 * variance) + self.log_base(y)
 
-    @override
     def expected_log_prob_slopes(self, y: Values, mean: Values, variance: Values) -> Slopes:
         """The same, y − λ̄ and −λ̄/2 with λ̄ = e·exp(μ + v/2)."""
         log_mean = self.log_mean(mean)
@@ -263,7 +251,7 @@ class PoissonSoftplus(PoissonCounts):
     def derivatives(self, y: Values, f: Values) -> Derivatives:
         rate, failure, log_s, rho, rho_slope = softplus_derivatives(f)
         if self.log_exposure is not None:
-            rate = rate * torch.exp(self._per_example(self.log_exposure))
+            rate = rate * torch.exp(self._view.of(self.log_exposure))
         value = (y * self._plus_log_exposure(log_s)).sub_(rate)
         second = (y * rho_slope).sub_(failure.mul_(rate).mul_(rho))
         return Derivatives(value, torch.sub(y, rate).mul_(rho), second)
@@ -274,22 +262,31 @@ class PoissonSoftplus(PoissonCounts):
 
     @property
     @override
-    def bends_at_zero(self) -> bool:
-        # With a large exposure p bends where e·log(1 + e^f) is about 1, too.
+    def integration(self) -> TrapezoidSums:
+        # With a large exposure p bends where e·log(1 + e^f) is about 1, too. A recorded step must
+        # not wait for this number, and its nodes are not dense anyway.
         exposure = self.log_exposure
-        return exposure is None or bool((exposure <= 0).all())
-
-    @override
-    def widened(self, strip: float, lower: Values) -> Values:
-        # The singularities of log(1 + e^f) have Re f = 0, and far from them it is f + e^−f. With
-        # the narrow strip large counts, whose peaks are wide, would need hundreds of nodes.
-        if self.log_exposure is not None:
-            lower = lower - self._per_example(self.log_exposure).clamp(min=0.0)
-        return (0.5 * lower).clamp(min=strip)
+        bends_at_zero = fixed_sizes.get() is None
+        bends_at_zero = bends_at_zero and (exposure is None or bool((exposure <= 0).all()))
+        return replace(_SOFTPLUS_SUMS, bends_at_zero=bends_at_zero)
 
     def log_rate_slope(self, f: Values) -> Values:
         """Return the log of the derivative of the mean count in f."""
         return self._plus_log_exposure(-functional.softplus(-f))
+
+
+def _widened(likelihood: PoissonSoftplus, strip: float, lower: Values) -> Values:
+    """Return the half-width of a strip where Re f is at least `lower`.
+
+    The singularities of log(1 + e^f) have Re f = 0, and far from them it is f + e^−f. With the
+    narrow strip large counts, whose peaks are wide, would need hundreds of nodes.
+    """
+    if likelihood.log_exposure is not None:
+        lower = lower - likelihood._view.of(likelihood.log_exposure).clamp(min=0.0)
+    return (0.5 * lower).clamp(min=strip)
+
+
+_SOFTPLUS_SUMS = replace(_COUNT_SUMS, widened=_widened)
 
 
 @overload
@@ -350,7 +347,6 @@ class NegativeBinomial(ExponentialRate):
         return self._positive(self.raw_dispersion)
 
     @classmethod
-    @override
     def from_targets(
         cls, y: Float[Tensor, " n"], unit: float = 1.0, offset: float = 0.0
     ) -> "NegativeBinomial":
@@ -359,18 +355,18 @@ class NegativeBinomial(ExponentialRate):
         excess = max(variance - mean, 1e-2 * mean, 1e-6)
         return cls(min(max(mean**2 / excess, 0.1), 100.0))
 
-    @override
     def floors(self, deviation: float) -> dict[str, float]:
+        """Return the smallest allowed value of positive parameters, by name."""
         return {"raw_dispersion": _SMALLEST_DISPERSION}
 
-    @override
     def description(self, unit: float) -> dict[str, float]:
+        """Return the parameters to print in `summary()`."""
         return {"dispersion": float(self.dispersion)}
 
-    @override
-    def _draw(self, f: Draws, mean: Draws, random: np.random.RandomState) -> Draws:
+    def draw(self, f: Draws, mean: Draws, random: np.random.RandomState) -> Draws:
+        """Return draws of y given f, with numpy."""
         r = self.dispersion.double().cpu().numpy()
-        return super()._draw(f, mean * random.gamma(r, 1 / r, f.shape), random)
+        return super().draw(f, mean * random.gamma(r, 1 / r, f.shape), random)
 
     @override
     def log_kernel(self, y: Values, f: Values) -> Values:
@@ -396,11 +392,10 @@ class NegativeBinomial(ExponentialRate):
         first = (y * failure).addcmul_(r, success, value=-1)
         return Derivatives(value, first, success.mul_(failure) * total)
 
-    @override
     def has_linear_slopes(self) -> bool:
+        """Return whether the slopes are linear in f, ℓ and ℓ′."""
         return self.log_exposure is None or not self.log_exposure.requires_grad
 
-    @override
     def slopes_of_averages(self, y: Row, f: Row, value: Row, first: Row) -> Slopes:
         """`parameter_slopes` with log(1 + e^z) = (yz − ℓ)/(y+r) and σ(z) = (y − ℓ′)/(y+r)."""
         z, r = self._log_odds(f)
@@ -408,7 +403,6 @@ class NegativeBinomial(ExponentialRate):
         free = torch.digamma(total).sub_(torch.digamma(r))
         return (free.sub_((y * z).sub_(value).div_(total)).sub_(first / r),)
 
-    @override
     def parameter_slopes(self, y: Values, f: Values) -> Slopes | None:
         """With z = log(λ/r): ψ(y+r) − ψ(r) − log(1 + e^z) + σ(z) − σ(−z)y/r in r."""
         if not self.has_linear_slopes():

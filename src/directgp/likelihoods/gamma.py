@@ -10,13 +10,11 @@ from scipy.special import gammainc
 from torch import Tensor
 from typing_extensions import override
 
-from directgp.likelihoods.base import (
-    Derivatives,
-    Draws,
-    ParameterText,
-    by_scipy,
-    unconstrained,
-)
+from directgp.integration.contract import Derivatives
+from directgp.integration.trapezoid import TrapezoidSums
+from directgp.likelihoods.base import by_scipy, unconstrained
+from directgp.likelihoods.capabilities import ParameterText
+from directgp.likelihoods.numeric import Draws
 from directgp.likelihoods.positive import PositiveTargets
 from directgp.numerics.autograd import Slopes, in_float64
 from directgp.numerics.special import exp_excess, log_minus_digamma, stirling, wright_omega
@@ -45,9 +43,8 @@ class Gamma(PositiveTargets):
     tensor([-3.], grad_fn=<ToCopyBackward0>)
     """
 
-    log_concave = True
     # exp(−αr e^−f) decays to the left only while cos(Im f) > 0.
-    strip = 0.5 * math.pi
+    integration = TrapezoidSums(strip=0.5 * math.pi, fixed_work=True)
     parameter_texts = (
         ParameterText(
             "raw_shape",
@@ -66,7 +63,6 @@ class Gamma(PositiveTargets):
         return self._positive(self.raw_shape)
 
     @classmethod
-    @override
     def from_targets(
         cls, y: Float[Tensor, " n"], unit: float = 1.0, offset: float = 0.0
     ) -> "Gamma":
@@ -76,12 +72,12 @@ class Gamma(PositiveTargets):
         made.raw_shape = unconstrained(min(max(10 / max(spread, 1e-9), 0.5), 1e4), "shape of Gamma")
         return made
 
-    @override
     def floors(self, deviation: float) -> dict[str, float]:
+        """Return the smallest allowed value of positive parameters, by name."""
         return {"raw_shape": _SMALLEST_SHAPE}
 
-    @override
     def description(self, unit: float) -> dict[str, float]:
+        """Return the parameters to print in `summary()`."""
         shape = float(self.shape)
         return {"shape": shape, "relative standard deviation": shape**-0.5}
 
@@ -100,16 +96,14 @@ class Gamma(PositiveTargets):
         z, shape = self.to_line(y) - f, self.shape
         return Derivatives(-shape * exp_excess(z), shape * torch.expm1(z), -shape * torch.exp(z))
 
-    @override
     def parameter_slopes(self, y: Values, f: Values) -> Slopes:
         """Log α − ψ(α) − (e^z − 1 − z) in α."""
         return (log_minus_digamma(self.shape) - exp_excess(self.to_line(y) - f),)
 
-    @override
     def has_linear_slopes(self) -> bool:
+        """Return whether the slopes are linear in f, ℓ and ℓ′."""
         return True
 
-    @override
     def slopes_of_averages(self, y: Row, f: Row, value: Row, first: Row) -> Slopes:
         """Log α − ψ(α) + ℓ/α."""
         shape = self.shape
@@ -123,10 +117,9 @@ class Gamma(PositiveTargets):
 
     def expected_log_prob(self, y: Values, mean: Values, variance: Values) -> Values:
         """`log_base` − α(e^x − 1 − x + v/2) at x = log r − μ + v/2."""
-        shape = self.shape.detach() if self._frozen else self.shape
+        shape = self.shape.detach() if self._view.frozen else self.shape
         return in_float64(_gibbs, _gibbs_and_slopes, self._line(y), mean, variance, shape)
 
-    @override
     def expected_log_prob_slopes(self, y: Values, mean: Values, variance: Values) -> Slopes:
         """The same and its slopes."""
         return _gibbs_and_slopes(self._line(y), mean, variance, self.shape.detach().double())
@@ -136,7 +129,7 @@ class Gamma(PositiveTargets):
 
     @override
     def conditional_mean(self, f: Values) -> Values:
-        return self._of_relative(torch.exp(f))
+        return self.units.of_relative(torch.exp(f))
 
     @override
     def conditional_variance(self, f: Values) -> Values:
@@ -144,7 +137,7 @@ class Gamma(PositiveTargets):
 
     def predictive_mean(self, mean: Values, variance: Values) -> Values:
         """The y of r = exp(μ + v/2)."""
-        return self._of_relative(torch.exp(mean + 0.5 * variance))
+        return self.units.of_relative(torch.exp(mean + 0.5 * variance))
 
     def predictive_variance(self, mean: Values, variance: Values) -> Values:
         """exp(2μ + v)·(e^v − 1 + e^v/α)."""
@@ -154,14 +147,14 @@ class Gamma(PositiveTargets):
     def cdf(self, y: Values, f: Values) -> Values:
         """P(α, αr e^−f), the regularised incomplete gamma function."""
         shape = self.shape
-        ratio = shape * self._relative(y).clamp(min=0.0) * torch.exp(-f)
-        return self._ordered(by_scipy(gammainc, shape.expand(ratio.shape), ratio))
+        ratio = shape * self.units.relative(y).clamp(min=0.0) * torch.exp(-f)
+        return self.units.ordered(by_scipy(gammainc, shape.expand(ratio.shape), ratio))
 
-    @override
-    def _draw(self, f: Draws, mean: Draws, random: np.random.RandomState) -> Draws:
+    def draw(self, f: Draws, mean: Draws, random: np.random.RandomState) -> Draws:
+        """Return draws of y given f, with numpy."""
         shape = self.shape.double().cpu().numpy()
         r = torch.from_numpy(np.exp(f) * random.gamma(shape, 1 / shape, f.shape))
-        return self._of_relative(r).numpy()
+        return self.units.of_relative(r).numpy()
 
 
 def _gibbs(line: Values, mean: Values, variance: Values, shape: Values) -> Values:

@@ -10,31 +10,33 @@ from torch import Tensor
 from typing_extensions import override
 
 from directgp.errors import refuse
-from directgp.likelihoods.base import (
-    NOISE_ADVICE,
-    ConjugateLikelihood,
-    Derivatives,
-    Draws,
-    ParameterText,
-    UnimodalInF,
-    check_finite,
-    unconstrained,
-)
+from directgp.integration.contract import Derivatives, Integrator
+from directgp.integration.trapezoid import TrapezoidSums
+from directgp.likelihoods.base import ConjugateLikelihood, UnimodalInF, check_finite, unconstrained
+from directgp.likelihoods.capabilities import NOISE_ADVICE, ParameterText
+from directgp.likelihoods.numeric import Draws
+from directgp.likelihoods.rows import RowConstants
 from directgp.numerics.autograd import Slopes, in_float64
 from directgp.numerics.gaussian import log_density
 from directgp.numerics.random import Generator, standard_normal
 from directgp.numerics.special import softplus_inverse
-from directgp.shapes import Targets, Values
+from directgp.shapes import Row, Targets, Values
 
 _LOG_ROOT = -0.5 * math.log(2 * math.pi)
+
+
+_SUMS = TrapezoidSums(strip=math.pi, fixed_work=True)
 
 
 class GaussianTruth(UnimodalInF):
     """Base of y = f + Gaussian noise of variance σ²: moments, quantiles and draws of y."""
 
-    log_concave = True
     additive = True
-    gaussian = True
+
+    @property
+    @override
+    def integration(self) -> Integrator:
+        return _SUMS
 
     @property
     @abstractmethod
@@ -57,8 +59,8 @@ class GaussianTruth(UnimodalInF):
     def argmax(self, y: Values) -> Values:
         return y
 
-    @override
-    def _draw(self, f: Draws, mean: Draws, random: np.random.RandomState) -> Draws:
+    def draw(self, f: Draws, mean: Draws, random: np.random.RandomState) -> Draws:
+        """Return draws of y given f, with numpy."""
         deviation = np.sqrt(self.noise.double().cpu().numpy())
         return np.asarray(mean + deviation * random.standard_normal(f.shape))
 
@@ -66,7 +68,6 @@ class GaussianTruth(UnimodalInF):
         """μ."""
         return mean
 
-    @override
     def predictive_mean_slopes(self, mean: Values, variance: Values) -> Slopes:
         """μ, 1 and 0."""
         return mean, mean.new_ones(()), mean.new_zeros(())
@@ -75,19 +76,23 @@ class GaussianTruth(UnimodalInF):
         """v + σ²."""
         return variance + self.noise
 
+    def predictive_deviation(self, variance: Values) -> Values:
+        """√(v + σ²)."""
+        return torch.sqrt(variance + self.noise)
+
     def predictive_median(self, mean: Values, variance: Values) -> Values:
         """μ."""
         return mean
 
     def predictive_cdf(self, y: Values, mean: Values, variance: Values) -> Values:
         """Φ((y − μ) / √(v + σ²))."""
-        probability: Values = torch.special.ndtr((y - mean) / torch.sqrt(variance + self.noise))
+        probability: Values = torch.special.ndtr((y - mean) / self.predictive_deviation(variance))
         return probability
 
     def predictive_quantile(self, level: Values, mean: Values, variance: Values) -> Values:
         """μ + √(v + σ²) Φ⁻¹(level)."""
         z: Values = torch.special.ndtri(level)
-        return mean + torch.sqrt(variance + self.noise) * z
+        return mean + self.predictive_deviation(variance) * z
 
 
 class GaussianNoise(GaussianTruth):
@@ -107,7 +112,6 @@ class GaussianNoise(GaussianTruth):
         first = (y - f) / noise
         return Derivatives(-0.5 * (y - f) * first, first, (-1 / noise).expand(first.shape))
 
-    @override
     def parameter_slopes(self, y: Values, f: Values) -> Slopes:
         """½((y − f)²/σ⁴ − 1/σ²) in σ²."""
         precision = 1 / self.noise
@@ -115,20 +119,18 @@ class GaussianNoise(GaussianTruth):
 
     def log_predictive(self, y: Values, mean: Values, variance: Values) -> Values:
         """log N(y; μ, v + σ²)."""
-        noise = self.noise.detach() if self._frozen else self.noise
+        noise = self.noise.detach() if self._view.frozen else self.noise
         return in_float64(_log_predictive, log_predictive_and_slopes, y, mean, variance, noise)
 
     def expected_log_prob(self, y: Values, mean: Values, variance: Values) -> Values:
         """log N(y; μ, σ²) − v / (2σ²)."""
-        noise = self.noise.detach() if self._frozen else self.noise
+        noise = self.noise.detach() if self._view.frozen else self.noise
         return in_float64(_gibbs, gibbs_and_slopes, y, mean, variance, noise)
 
-    @override
     def log_predictive_slopes(self, y: Values, mean: Values, variance: Values) -> Slopes:
         """log N(y; μ, v + σ²) and its slopes."""
         return log_predictive_and_slopes(y, mean, variance, self.noise.double())
 
-    @override
     def expected_log_prob_slopes(self, y: Values, mean: Values, variance: Values) -> Slopes:
         """log N(y; μ, σ²) − v / (2σ²) and its slopes."""
         return gibbs_and_slopes(y, mean, variance, self.noise.double())
@@ -187,12 +189,12 @@ class Gaussian(GaussianNoise, ConjugateLikelihood):
         with torch.no_grad():
             self.raw_noise.copy_(softplus_inverse(value))
 
-    @override
     def floors(self, deviation: float) -> dict[str, float]:
+        """Return the smallest allowed value of positive parameters, by name."""
         return {"raw_noise": deviation * deviation}
 
-    @override
     def description(self, unit: float) -> dict[str, float]:
+        """Return the parameters to print in `summary()`."""
         return {"noise standard deviation": unit * float(self.noise.sqrt())}
 
 
@@ -222,9 +224,7 @@ class GaussianKnownNoise(GaussianNoise):
             True,
         ),
     )
-    rough_start = True
-    row_argument = "noise"
-    row_required = True
+    rows = RowConstants("noise", required=True)
 
     def __init__(self, extra: float | Tensor | None = None) -> None:
         super().__init__()
@@ -240,18 +240,22 @@ class GaussianKnownNoise(GaussianNoise):
     @property
     @override
     def noise(self) -> Tensor:
-        if not self.has_row_values:
+        if not self.rows.present(self):
             who, remedy = "noise of GaussianKnownNoise", "Give noise=, or predict f without noise."
             refuse(who, "given for each row", "none", remedy)
-        known, extra = self._row_values(), self.extra
+        known, extra = self.rows.of(self), self.extra
         return known if extra is None else known + extra
 
     @override
     def check_targets(self, y: Targets) -> None:
         check_finite(y, "GaussianKnownNoise")
 
-    @override
+    def starting_latent(self, y: Row) -> Row:
+        """Return the targets."""
+        return y
+
     def floors(self, deviation: float) -> dict[str, float]:
+        """Return the smallest allowed value of positive parameters, by name."""
         return {} if self.extra is None else {"raw_extra": deviation * deviation}
 
     @override
@@ -259,8 +263,8 @@ class GaussianKnownNoise(GaussianNoise):
         extra = self.extra
         return {} if extra is None else {"extra": float(extra.detach())}
 
-    @override
     def description(self, unit: float) -> dict[str, float]:
+        """Return the parameters to print in `summary()`."""
         extra = self.extra
         if extra is None:
             return {}

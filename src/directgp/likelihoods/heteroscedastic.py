@@ -10,7 +10,11 @@ from torch import Tensor
 from typing_extensions import override
 
 from directgp.errors import NumericalError
-from directgp.likelihoods.base import Derivatives, Draws, Likelihood, check_finite
+from directgp.integration.contract import Derivatives
+from directgp.integration.latents import ReducedIntegrals
+from directgp.likelihoods.base import Likelihood, check_finite
+from directgp.likelihoods.numeric import Draws
+from directgp.likelihoods.units import Units
 from directgp.numerics.autograd import Slopes
 from directgp.numerics.gumbel import check_finite_numbers
 from directgp.numerics.random import Generator, exponential, standard_normal
@@ -48,12 +52,9 @@ class HeteroscedasticGaussian(Likelihood):
     """
 
     num_latent = 2
-    shared_latents = False
-    log_variances = (1,)
-    log_concave = False
-    fixed_work = False
+    integration = ReducedIntegrals()
+    units = Units(log_variances=(1,))
 
-    @override
     def latent_starts(self, y: Row) -> tuple[tuple[float, float], ...]:
         """The noise starts at a tenth of the variance of the targets."""
         variance = max(float(y.var(correction=0)), 1e-6)
@@ -83,14 +84,18 @@ class HeteroscedasticGaussian(Likelihood):
 
     @override
     def conditional_variance(self, f: Values) -> Values:
+        return self.noise_variance(f)
+
+    def noise_variance(self, f: Values) -> Values:
+        """e^{f_2}."""
         return torch.exp(f[..., 1, :])
 
     @override
     def check_targets(self, y: Targets) -> None:
         check_finite(y, "HeteroscedasticGaussian")
 
-    @override
-    def _draw(self, f: Draws, mean: Draws, random: np.random.RandomState) -> Draws:
+    def draw(self, f: Draws, mean: Draws, random: np.random.RandomState) -> Draws:
+        """Return draws of y given f, with numpy."""
         return np.asarray(mean + np.exp(0.5 * f[..., 1, :]) * random.standard_normal(mean.shape))
 
     def expected_log_prob(self, y: Values, mean: Values, variance: Values) -> Values:
@@ -100,7 +105,6 @@ class HeteroscedasticGaussian(Likelihood):
         value = _LOG_TWO_PI + log_noise + square * torch.exp(0.5 * spread - log_noise)
         return (-0.5 * value).to(mean.dtype)
 
-    @override
     def expected_log_prob_slopes(self, y: Values, mean: Values, variance: Values) -> Slopes:
         """The same and its slopes."""
         (m, log_noise), (v, spread) = mean.unbind(-2), variance.unbind(-2)

@@ -9,14 +9,12 @@ from jaxtyping import Float
 from torch import Tensor
 from typing_extensions import override
 
-from directgp.likelihoods.base import (
-    NOISE_ADVICE,
-    Derivatives,
-    Draws,
-    ParameterText,
-    unconstrained,
-)
+from directgp.integration.contract import Derivatives
+from directgp.integration.trapezoid import TrapezoidSums
+from directgp.likelihoods.base import unconstrained
+from directgp.likelihoods.capabilities import NOISE_ADVICE, ParameterText
 from directgp.likelihoods.gaussian import gibbs_and_slopes, log_predictive_and_slopes
+from directgp.likelihoods.numeric import Draws
 from directgp.likelihoods.positive import PositiveTargets
 from directgp.numerics.autograd import Slopes, in_float64
 from directgp.numerics.gaussian import log_density
@@ -45,7 +43,7 @@ class LogNormal(PositiveTargets):
     tensor([-0.2258], grad_fn=<ToCopyBackward0>)
     """
 
-    log_concave = True
+    integration = TrapezoidSums(strip=math.pi, fixed_work=True)
     parameter_texts = (
         ParameterText("raw_noise", "The variance of the log of the target", NOISE_ADVICE, True),
     )
@@ -60,7 +58,6 @@ class LogNormal(PositiveTargets):
         return self._positive(self.raw_noise)
 
     @classmethod
-    @override
     def from_targets(
         cls, y: Float[Tensor, " n"], unit: float = 1.0, offset: float = 0.0
     ) -> "LogNormal":
@@ -70,12 +67,12 @@ class LogNormal(PositiveTargets):
         made.raw_noise = unconstrained(0.1 * max(spread, 1e-6), "noise of LogNormal")
         return made
 
-    @override
     def floors(self, deviation: float) -> dict[str, float]:
+        """Return the smallest allowed value of positive parameters, by name."""
         return {"raw_noise": _SMALLEST_NOISE}
 
-    @override
     def description(self, unit: float) -> dict[str, float]:
+        """Return the parameters to print in `summary()`."""
         return {"noise standard deviation of log y": float(self.noise.sqrt())}
 
     @override
@@ -92,7 +89,6 @@ class LogNormal(PositiveTargets):
         first = residual / noise
         return Derivatives(-0.5 * residual * first, first, (-1 / noise).expand(first.shape))
 
-    @override
     def parameter_slopes(self, y: Values, f: Values) -> Slopes:
         """½((log r − f)²/σ⁴ − 1/σ²) in σ²."""
         precision = 1 / self.noise
@@ -100,22 +96,20 @@ class LogNormal(PositiveTargets):
 
     def log_predictive(self, y: Values, mean: Values, variance: Values) -> Values:
         """log N(log r; μ, v + σ²) − log r."""
-        noise = self.noise.detach() if self._frozen else self.noise
+        noise = self.noise.detach() if self._view.frozen else self.noise
         return in_float64(
             _log_predictive, _log_predictive_slopes, self._line(y), mean, variance, noise
         )
 
     def expected_log_prob(self, y: Values, mean: Values, variance: Values) -> Values:
         """log N(log r; μ, σ²) − v/(2σ²) − log r."""
-        noise = self.noise.detach() if self._frozen else self.noise
+        noise = self.noise.detach() if self._view.frozen else self.noise
         return in_float64(_gibbs, _gibbs_slopes, self._line(y), mean, variance, noise)
 
-    @override
     def log_predictive_slopes(self, y: Values, mean: Values, variance: Values) -> Slopes:
         """log N(log r; μ, v + σ²) − log r and its slopes."""
         return _log_predictive_slopes(self._line(y), mean, variance, self.noise.detach().double())
 
-    @override
     def expected_log_prob_slopes(self, y: Values, mean: Values, variance: Values) -> Slopes:
         """log N(log r; μ, σ²) − v/(2σ²) − log r and its slopes."""
         return _gibbs_slopes(self._line(y), mean, variance, self.noise.detach().double())
@@ -125,7 +119,7 @@ class LogNormal(PositiveTargets):
 
     @override
     def conditional_mean(self, f: Values) -> Values:
-        return self._of_relative(torch.exp(f + 0.5 * self.noise))
+        return self.units.of_relative(torch.exp(f + 0.5 * self.noise))
 
     @override
     def conditional_variance(self, f: Values) -> Values:
@@ -146,14 +140,14 @@ class LogNormal(PositiveTargets):
 
     def predictive_cdf(self, y: Values, mean: Values, variance: Values) -> Values:
         """Φ((log r − μ)/√(v + σ²)), 0 for t ≤ 0."""
-        t = self._original(y)
+        t = self.units.original(y)
         line = self.to_line(torch.where(t > 0, y, self.from_line(torch.zeros_like(y))))
         below: Values = torch.special.ndtr((line - mean) / torch.sqrt(variance + self.noise))
-        return self._ordered(torch.where(t > 0, below, 0.0))
+        return self.units.ordered(torch.where(t > 0, below, 0.0))
 
     def predictive_quantile(self, level: Values, mean: Values, variance: Values) -> Values:
         """The y of r = exp(μ + √(v + σ²) Φ⁻¹(level))."""
-        z: Values = torch.special.ndtri(level) * math.copysign(1.0, self.unit)
+        z: Values = torch.special.ndtri(level) * math.copysign(1.0, self.units.unit)
         return self.from_line(mean + torch.sqrt(variance + self.noise) * z)
 
     def predictive_crps(self, y: Values, mean: Values, variance: Values) -> Values:
@@ -174,8 +168,8 @@ class LogNormal(PositiveTargets):
         drawn = standard_normal(num_samples, mean, generator)
         return variance * (self.to_line(y) - mean) / total + spread * drawn
 
-    @override
-    def _draw(self, f: Draws, mean: Draws, random: np.random.RandomState) -> Draws:
+    def draw(self, f: Draws, mean: Draws, random: np.random.RandomState) -> Draws:
+        """Return draws of y given f, with numpy."""
         deviation = np.sqrt(self.noise.double().cpu().numpy())
         line = torch.from_numpy(f + deviation * random.standard_normal(f.shape))
         return self.from_line(line).numpy()

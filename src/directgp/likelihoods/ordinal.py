@@ -1,5 +1,6 @@
 """Ordered classes: thresholds cut the line of f plus standard normal noise."""
 
+import math
 from collections.abc import Sequence
 from typing import final
 
@@ -10,12 +11,10 @@ from torch import Tensor, nn
 from typing_extensions import override
 
 from directgp.errors import require, require_all
-from directgp.likelihoods.base import (
-    Derivatives,
-    Draws,
-    UnimodalInF,
-    unconstrained,
-)
+from directgp.integration.contract import Derivatives
+from directgp.integration.trapezoid import TrapezoidSums
+from directgp.likelihoods.base import UnimodalInF, unconstrained
+from directgp.likelihoods.numeric import Draws
 from directgp.numerics.autograd import Slopes, in_float64
 from directgp.numerics.intervals import ENDLESS, interval_slopes, log_ndtr_between
 from directgp.numerics.random import Generator, sample_between, standard_normal
@@ -47,8 +46,7 @@ class OrderedProbit(UnimodalInF):
     tensor([0.1587, 0.6827, 0.1587], grad_fn=<ExpBackward0>)
     """
 
-    log_concave = True
-    fixed_work = False
+    integration = TrapezoidSums(strip=math.pi)
     task = "classification"
 
     def __init__(
@@ -79,10 +77,10 @@ class OrderedProbit(UnimodalInF):
         return tuple(edges)
 
     @classmethod
-    @override
     def from_targets(
         cls, y: Float[Tensor, " n"], unit: float = 1.0, offset: float = 0.0
     ) -> "OrderedProbit":
+        """Return the likelihood of as many classes as the labels have."""
         return cls.from_labels(y, max(2, int(y.max()) + 1 if len(y) else 2))
 
     @classmethod
@@ -92,16 +90,16 @@ class OrderedProbit(UnimodalInF):
         shares = (counts / counts.sum()).cumsum(0)[:-1]
         return cls(number, (2**0.5 * torch.special.ndtri(shares)).tolist())
 
-    @override
     def floors(self, deviation: float) -> dict[str, float]:
+        """Return the smallest allowed value of positive parameters, by name."""
         return {f"raw_gap_{k}": _SMALLEST_GAP for k in range(1, self.num_classes - 1)}
 
     @override
     def settings(self) -> dict[str, float]:
         return {"num_classes": float(self.num_classes)}
 
-    @override
     def description(self, unit: float) -> dict[str, float]:
+        """Return the parameters to print in `summary()`."""
         return {f"threshold {k}": float(b) for k, b in enumerate(self.thresholds, 1)}
 
     @override
@@ -113,8 +111,8 @@ class OrderedProbit(UnimodalInF):
     def _constants(self) -> tuple[Tensor, ...]:
         """b_1 and the gaps, for the examples taken."""
         gaps = (self.get_parameter(f"raw_gap_{k}") for k in range(1, self.num_classes - 1))
-        found = self._per_example(self.first), *(self._positive(raw) for raw in gaps)
-        return tuple(each.detach() for each in found) if self._frozen else found
+        found = self._view.of(self.first), *(self._positive(raw) for raw in gaps)
+        return tuple(each.detach() for each in found) if self._view.frozen else found
 
     @override
     def log_kernel(self, y: Values, f: Values) -> Values:
@@ -127,7 +125,6 @@ class OrderedProbit(UnimodalInF):
         found = interval_slopes(lower - f, upper - f)
         return Derivatives(found.value, found.mean, found.excess)
 
-    @override
     def parameter_slopes(self, y: Values, f: Values) -> Slopes:
         """Those in the thresholds around y, summed over the thresholds that a parameter moves."""
         lower, upper = _edges(y, *self._constants())
@@ -152,7 +149,6 @@ class OrderedProbit(UnimodalInF):
         """log(Φ((b_{y+1} − μ)/s) − Φ((b_y − μ)/s)) with s² = 1 + v."""
         return in_float64(_log_predictive, self._slopes, y, mean, variance, *self._constants())
 
-    @override
     def log_predictive_slopes(self, y: Values, mean: Values, variance: Values) -> Slopes:
         """The same and its slopes."""
         constants = (each.detach().double() for each in self._constants())
@@ -239,8 +235,8 @@ class OrderedProbit(UnimodalInF):
         z = scale * sample_between(low, high, generator)
         return shrink * z + torch.sqrt(shrink) * standard_normal(num_samples, mean, generator)
 
-    @override
-    def _draw(self, f: Draws, mean: Draws, random: np.random.RandomState) -> Draws:
+    def draw(self, f: Draws, mean: Draws, random: np.random.RandomState) -> Draws:
+        """Return draws of y given f, with numpy."""
         noisy = f + random.standard_normal(f.shape)
         edges = np.array([float(b) for b in self.thresholds])
         return np.searchsorted(edges, noisy).astype(np.float64)

@@ -8,6 +8,7 @@ import torch
 
 from directgp.errors import InvalidInputError, require
 from directgp.likelihoods.base import Likelihood
+from directgp.likelihoods.starts import rough_latent
 from directgp.registry import LIKELIHOODS, LikelihoodRow, OwnLikelihoodRow
 from directgp.shapes import Points, Row
 
@@ -65,6 +66,11 @@ def register_likelihood(name: str, cls: Any = None) -> Any:
     return cls
 
 
+def written_by_user(likelihood: Likelihood) -> bool:
+    """Return whether the family is the user's, and not one of directgp."""
+    return not type(likelihood).__module__.startswith("directgp.")
+
+
 def own(row: LikelihoodRow) -> bool:
     """Return whether a row of the registry is the user's."""
     return isinstance(row, OwnLikelihoodRow)
@@ -113,11 +119,11 @@ def check_smooth(likelihood: Likelihood, y: Row) -> None:
         target, place, left, right = kink
         raise InvalidInputError(
             f"log p(y given f) of {name} has a kink: for y = {target:.6g} its {left[0]} is "
-            f"{left[1]:.4g} left of f = {place:.6g} and {right:.4g} right of it, but log_concave = "
-            "True (or analytic = True) needs a smooth function. Set log_concave = False: then "
-            "quadrature finds the kinks itself."
+            f"{left[1]:.4g} left of f = {place:.6g} and {right:.4g} right of it, but its "
+            f"integration, {type(likelihood.integration).__name__}, needs a smooth function. "
+            "Leave integration out: then quadrature finds the kinks itself."
         )
-    if likelihood.log_concave:
+    if likelihood.integration.log_concave:
         f = probes(likelihood, y)
         second = likelihood.derivatives(y, f).second
         scale = second.abs().where(torch.isfinite(second), 0.0).amax(0)
@@ -127,13 +133,13 @@ def check_smooth(likelihood: Likelihood, y: Row) -> None:
             raise InvalidInputError(
                 f"log p(y given f) of {name} is not concave: for y = {y[i].item():.6g} its "
                 f"second derivative at f = {f[k, i].item():.6g} is {second[k, i].item():.4g}. Set "
-                "log_concave = False."
+                "log_concave=False in its integration."
             )
 
 
 def probes(likelihood: Likelihood, y: Row) -> Points:
     """Return increasing values of f near 0, near y, and near a rough value of f."""
-    rough = likelihood.rough_latent(y)
+    rough = rough_latent(likelihood, y)
     centres = torch.stack([torch.zeros_like(y), y, y if rough is None else rough.to(y)])
     # No probe is at a round number, where a kink may be.
     steps = torch.linspace(-_REACH, _REACH, _POINTS, dtype=y.dtype, device=y.device) + 0.0137

@@ -11,7 +11,10 @@ from torch import Tensor
 from typing_extensions import override
 
 from directgp.errors import require, require_all
-from directgp.likelihoods.base import Derivatives, Draws, Likelihood
+from directgp.integration.contract import Derivatives
+from directgp.integration.latents import ReducedIntegrals
+from directgp.likelihoods.base import Likelihood
+from directgp.likelihoods.numeric import Draws
 from directgp.numerics.autograd import Slopes
 from directgp.numerics.softmax import (
     expected_log_softmax,
@@ -27,7 +30,6 @@ class Categorical(Likelihood):
     """Base of the likelihoods of K classes; f has shape (..., K, n)."""
 
     task = "classification"
-    fixed_work = False
 
     def __init__(self, num_classes: int | float) -> None:
         super().__init__()
@@ -36,10 +38,10 @@ class Categorical(Likelihood):
         self.num_latent = self.num_classes = int(num_classes)
 
     @classmethod
-    @override
     def from_targets(
         cls: type[SomeCategorical], y: Float[Tensor, " n"], unit: float = 1.0, offset: float = 0.0
     ) -> SomeCategorical:
+        """Return the likelihood of as many classes as the labels have."""
         return cls(max(2, int(y.max()) + 1))
 
     @classmethod
@@ -84,8 +86,8 @@ class Categorical(Likelihood):
         away = classes - self.conditional_mean(f).unsqueeze(-2)
         return (self.class_probabilities(f) * away**2).sum(-2)
 
-    @override
-    def _draw(self, f: Draws, mean: Draws, random: np.random.RandomState) -> Draws:
+    def draw(self, f: Draws, mean: Draws, random: np.random.RandomState) -> Draws:
+        """Return draws of y given f, with numpy."""
         chances = self.class_probabilities(torch.from_numpy(f)).numpy().cumsum(-2)
         place = random.random_sample(mean.shape)[..., None, :] * chances[..., -1:, :]
         return np.asarray((chances < place).sum(-2), dtype=np.float64)
@@ -110,9 +112,7 @@ class Softmax(Categorical):
     tensor([-1.0986])
     """
 
-    log_concave = True
-    fixed_work = True
-    gumbel_max = True
+    integration = ReducedIntegrals(log_concave=True, fixed_work=True)
 
     @override
     def log_kernel(self, y: Values, f: Values) -> Values:
@@ -128,7 +128,11 @@ class Softmax(Categorical):
 
     @override
     def class_probabilities(self, f: Values) -> Values:
-        return torch.softmax(f, -2)
+        return torch.softmax(self.logits(f), -2)
+
+    def logits(self, f: Values) -> Values:
+        """Return f."""
+        return f
 
     @override
     def integrate_density(self, y: Row, mean: Latents, variance: Latents) -> Slopes:
@@ -165,8 +169,7 @@ class RobustMax(Categorical):
         ε between 0 and 1 − 1/K.
     """
 
-    log_concave = False
-    smooth = False
+    integration = ReducedIntegrals(smooth=False)
 
     def __init__(self, num_classes: int | float, epsilon: float = 1e-3) -> None:
         super().__init__(num_classes)

@@ -11,16 +11,11 @@ from torch import Tensor
 from typing_extensions import override
 
 from directgp.errors import require
-from directgp.likelihoods.base import (
-    NOISE_ADVICE,
-    Derivatives,
-    Draws,
-    ParameterText,
-    ScaleMixture,
-    UnimodalInF,
-    check_finite,
-    unconstrained,
-)
+from directgp.integration.contract import Derivatives
+from directgp.integration.gamma_mixture import GammaMixture
+from directgp.likelihoods.base import UnimodalInF, check_finite, unconstrained
+from directgp.likelihoods.capabilities import NOISE_ADVICE, ParameterText
+from directgp.likelihoods.numeric import Draws
 from directgp.numerics.arrays import (
     Array,
     array_of,
@@ -41,10 +36,10 @@ _QUARTILE = 0.6745
 """Upper quartile of a standard normal."""
 
 
-class StudentTNoise(UnimodalInF, ScaleMixture):
+class StudentTNoise(UnimodalInF):
     """Base of Student's t noise with learnt or given parameters."""
 
-    log_concave = False
+    integration = GammaMixture(fixed_work=True)
     additive = True
 
     @property
@@ -76,7 +71,6 @@ class StudentTNoise(UnimodalInF, ScaleMixture):
         first = (df + 1) * residual / total
         return Derivatives(value, first, (df + 1) * (residual**2 - width) / total**2)
 
-    @override
     def parameter_slopes(self, y: Values, f: Values) -> Slopes:
         """In ν and σ, with r = y − f, w = νσ² and c′ the slope of the constant.
 
@@ -106,8 +100,8 @@ class StudentTNoise(UnimodalInF, ScaleMixture):
     def argmax(self, y: Values) -> Values:
         return y
 
-    @override
-    def _draw(self, f: Draws, mean: Draws, random: np.random.RandomState) -> Draws:
+    def draw(self, f: Draws, mean: Draws, random: np.random.RandomState) -> Draws:
+        """Return draws of y given f, with numpy."""
         # The mean may not exist; f is the centre.
         df, scale = (each.double().cpu().numpy() for each in (self.df, self.scale))
         return np.asarray(f + scale * random.standard_t(df, f.shape))
@@ -123,27 +117,23 @@ class StudentTNoise(UnimodalInF, ScaleMixture):
     def expected_log_prob(self, y: Values, mean: Values, variance: Values) -> Values:
         """log c − (ν+1)/2·(E_q[log(νσ² + (y−f)²)] − log νσ²), by one smooth integral."""
         constants = self.df, self.scale
-        if self._frozen:
+        if self._view.frozen:
             constants = self.df.detach(), self.scale.detach()
         return in_float64(_gibbs, _gibbs_and_slopes, y, mean, variance, *constants)
 
-    @override
     def expected_log_prob_slopes(self, y: Values, mean: Values, variance: Values) -> Slopes:
         """The same and its slopes."""
         return _gibbs_and_slopes(y, mean, variance, self.df.detach(), self.scale.detach())
 
-    @override
     def mixture_variance(self, t: Values) -> Values:
         """σ² e^{−t}: given the precision factor e^t, the noise is Gaussian."""
         return self.scale**2 * torch.exp(-t)
 
-    @override
     def log_mixing(self, t: Values) -> Values:
         """Log density of t = log g, g ~ Gamma(ν/2, rate ν/2)."""
         half = 0.5 * self.df
         return half * (torch.log(half) + t - torch.exp(t)) - torch.lgamma(half)
 
-    @override
     def tail_bounds(self, distance: Values, nats: float) -> Values:
         """Bounds of t, shape (2, ...), outside which Φ(−x/√(v + w(t)))·π(t) is e^−nats of its top.
 
@@ -158,7 +148,6 @@ class StudentTNoise(UnimodalInF, ScaleMixture):
         upper = torch.minimum(torch.sqrt(2 * share), torch.log1p(share + 5))
         return torch.stack([lower, upper.expand(lower.shape)])
 
-    @override
     def mixture_width(self) -> Tensor:
         """Width in t of the narrowest peak that the integrand can have, 1/√((ν+1)/2)."""
         return torch.rsqrt(0.5 * (self.df + 1))
@@ -256,7 +245,6 @@ class StudentT(StudentTNoise):
         return self._positive(self.raw_scale)
 
     @classmethod
-    @override
     def from_targets(
         cls, y: Float[Tensor, " n"], unit: float = 1.0, offset: float = 0.0
     ) -> "StudentT":
@@ -265,14 +253,14 @@ class StudentT(StudentTNoise):
         noise = 0.1 * spread**2 if spread > 0 else 0.1 * max(float(y.var(correction=0)), 1e-6)
         return cls(df=4.0, scale=noise**0.5, min_df=_FINITE_VARIANCE)
 
-    @override
     def floors(self, deviation: float) -> dict[str, float]:
+        """Return the smallest allowed value of positive parameters, by name."""
         return {"raw_scale": deviation, "raw_df": self.min_df}
 
     @override
     def settings(self) -> dict[str, float]:
         return {"min_df": self.min_df}
 
-    @override
     def description(self, unit: float) -> dict[str, float]:
+        """Return the parameters to print in `summary()`."""
         return {"noise scale": unit * float(self.scale), "degrees of freedom": float(self.df)}

@@ -9,21 +9,19 @@ from torch import Tensor
 from typing_extensions import override
 
 from directgp.errors import require, require_all
-from directgp.likelihoods.base import (
-    NOISE_ADVICE,
-    Derivatives,
-    OriginalUnits,
-    ParameterText,
-    check_finite,
-    unconstrained,
-)
+from directgp.integration.contract import Derivatives
+from directgp.integration.trapezoid import TrapezoidSums
+from directgp.likelihoods.base import check_finite, unconstrained
+from directgp.likelihoods.capabilities import NOISE_ADVICE, ParameterText
 from directgp.likelihoods.gaussian import GaussianTruth, log_predictive_and_slopes
+from directgp.likelihoods.rows import RowConstants
+from directgp.likelihoods.units import OriginalUnits
 from directgp.numerics.autograd import Slopes, in_float64
 from directgp.numerics.fixed_sizes import recording
 from directgp.numerics.gaussian import log_density
 from directgp.numerics.intervals import ENDLESS, interval_slopes, log_ndtr_between
 from directgp.numerics.random import Generator, sample_between, standard_normal
-from directgp.shapes import Targets, Values
+from directgp.shapes import Row, Targets, Values
 
 _AT_LIMIT = 1e-6
 """Deviations of scaled targets within which a value counts as the limit, whose digits differ."""
@@ -31,6 +29,10 @@ _AT_LIMIT = 1e-6
 
 _ENDLESS_FROM = 1e11
 """Upper ends of rows beyond it, in scaled units, are infinite."""
+
+
+def _ends_of_rows(values: Tensor) -> Tensor:
+    return torch.where(values > _ENDLESS_FROM, ENDLESS, values)
 
 
 class Observed(NamedTuple):
@@ -42,7 +44,7 @@ class Observed(NamedTuple):
 
 
 @final
-class Tobit(OriginalUnits, GaussianTruth):
+class Tobit(GaussianTruth):
     """The true value is f plus Gaussian noise of variance σ²; y is that value, cut at limits.
 
     p(y given f) is N(y; f, σ²) between the limits, Φ((lower − f)/σ) for y ≤ lower and
@@ -68,9 +70,8 @@ class Tobit(OriginalUnits, GaussianTruth):
     """
 
     parameter_texts = (ParameterText("raw_noise", "The noise variance", NOISE_ADVICE, True),)
-    fixed_work = False
-    censored = True
-    row_argument = "upper"
+    rows = RowConstants("upper", stored=_ends_of_rows)
+    units: OriginalUnits
 
     def __init__(
         self,
@@ -80,7 +81,8 @@ class Tobit(OriginalUnits, GaussianTruth):
         unit: float = 1.0,
         offset: float = 0.0,
     ) -> None:
-        super().__init__(unit, offset)
+        super().__init__()
+        self.units = OriginalUnits.of("Tobit", unit, offset)
         require(lower < upper, "lower of Tobit", f"below upper, {upper:g}", lower)
         self.lower, self.upper = float(lower), float(upper)
         self.raw_noise = unconstrained(noise, "noise of Tobit")
@@ -92,18 +94,16 @@ class Tobit(OriginalUnits, GaussianTruth):
 
     @property
     @override
-    def strip(self) -> float:
-        """Φ(f/σ) has the scale σ."""
-        return math.pi * math.sqrt(float(self.noise.detach().min()))
+    def integration(self) -> TrapezoidSums:
+        # Φ(f/σ) has the scale σ. The zeros of the probability of an interval are nearer.
+        strip = math.pi * math.sqrt(float(self.noise.detach().min()))
+        return TrapezoidSums(strip=strip, log_strip=0.75 * strip)
 
-    @property
-    @override
-    def log_strip(self) -> float:
-        """The zeros of the probability of an interval are nearer."""
-        return 0.75 * self.strip
+    def starting_latent(self, y: Row) -> Row:
+        """Return the targets."""
+        return y
 
     @classmethod
-    @override
     def from_targets(
         cls, y: Float[Tensor, " n"], unit: float = 1.0, offset: float = 0.0
     ) -> "Tobit":
@@ -116,40 +116,37 @@ class Tobit(OriginalUnits, GaussianTruth):
         limits = {"lower": self.lower, "upper": self.upper}
         return super().settings() | {k: v for k, v in limits.items() if math.isfinite(v)}
 
-    @override
     def floors(self, deviation: float) -> dict[str, float]:
+        """Return the smallest allowed value of positive parameters, by name."""
         return {"raw_noise": deviation * deviation}
 
-    @override
     def description(self, unit: float) -> dict[str, float]:
+        """Return the parameters to print in `summary()`."""
         return {"noise standard deviation": unit * float(self.noise.sqrt())}
 
     @override
     def check_targets(self, y: Targets) -> None:
         check_finite(y, "Tobit")
-        if self.has_row_values:
-            upper = self._row_values()
+        if self.rows.present(self):
+            upper = self.rows.of(self)
             who, allowed = "upper of Tobit", "at least y, the lower end of the interval"
             require_all(upper >= y, upper.expand(y.shape), who, allowed)
 
-    @override
-    def _stored_row_values(self, values: Tensor) -> Tensor:
-        return torch.where(values > _ENDLESS_FROM, ENDLESS, values)
-
-    @override
     def observed_range(self, y: Values) -> tuple[Values, Values]:
+        """Return the ends between which the true value lies."""
         _, lower, upper = self.observed(y)
         return lower, upper
 
     def observed(self, y: Values) -> Observed:
         """Return what y, and the upper end of its row, say of the true value, in units of y."""
-        low, high = ((limit - self.offset) / self.unit for limit in (self.lower, self.upper))
+        unit, offset = self.units.unit, self.units.offset
+        low, high = ((limit - offset) / unit for limit in (self.lower, self.upper))
         low, high = sorted((low, high))
-        margin = _AT_LIMIT if (self.unit, self.offset) != (1.0, 0.0) else 0.0
+        margin = _AT_LIMIT if (unit, offset) != (1.0, 0.0) else 0.0
         below, above = y <= low + margin, y >= high - margin
         end = torch.where(below, low, y)
-        if self.has_row_values:
-            given = self._row_values()
+        if self.rows.present(self):
+            given = self.rows.of(self)
             # A row whose end is y itself was measured, or is below the limit.
             end = torch.where(given > y, given, end)
         lower = torch.where(below, -ENDLESS, torch.where(above, high, y))
@@ -208,7 +205,6 @@ class Tobit(OriginalUnits, GaussianTruth):
                 column[..., cut] = part
         return found
 
-    @override
     def parameter_slopes(self, y: Values, f: Values) -> Slopes:
         """½((y − f)²/σ⁴ − 1/σ²) in σ², or ½(E[T²] − 1)/σ² for an interval."""
         exact, lower, upper = self.observed(y)
@@ -220,10 +216,9 @@ class Tobit(OriginalUnits, GaussianTruth):
 
     def log_predictive(self, y: Values, mean: Values, variance: Values) -> Values:
         """log N(y; μ, s²), or log(Φ((b−μ)/s) − Φ((a−μ)/s)), with s² = v + σ²."""
-        noise = self.noise.detach() if self._frozen else self.noise
+        noise = self.noise.detach() if self._view.frozen else self.noise
         return in_float64(self._log_predictive, self._slopes, y, mean, variance, noise)
 
-    @override
     def log_predictive_slopes(self, y: Values, mean: Values, variance: Values) -> Slopes:
         """The same and its slopes."""
         return self._slopes(y, mean, variance, self.noise.detach().double())

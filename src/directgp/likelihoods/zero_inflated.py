@@ -1,6 +1,7 @@
 """Counts with more zeros than a family has: with probability π a count is 0, whatever f."""
 
 import math
+from abc import abstractmethod
 from typing import Any, ClassVar, final
 
 import numpy as np
@@ -9,15 +10,15 @@ from jaxtyping import Float
 from torch import Tensor
 from typing_extensions import override
 
-from directgp.likelihoods.base import (
-    Derivatives,
-    Draws,
-    Likelihood,
-    ParameterText,
-    ZeroInflation,
-    unconstrained,
-)
+from directgp.integration.capabilities import ParameterSlopes, has
+from directgp.integration.contract import Derivatives
+from directgp.integration.gaussian_sums import GaussianSums
+from directgp.integration.inflated import InflatedIntegrals
+from directgp.likelihoods.base import Likelihood, unconstrained
+from directgp.likelihoods.capabilities import ParameterText, description
 from directgp.likelihoods.counts import CountLikelihood, NegativeBinomial, PoissonExp
+from directgp.likelihoods.numeric import Draws
+from directgp.likelihoods.starts import parameter_floors
 from directgp.numerics.autograd import Slopes
 from directgp.shapes import Values
 
@@ -27,14 +28,13 @@ _CLEAR_EXCESS = 0.02
 """Share of zeros, beyond the expected one and three standard errors, that counts as extra."""
 
 
-class ZeroInflated(CountLikelihood, ZeroInflation):
+class ZeroInflated(CountLikelihood):
     """p(0) = π + (1−π) p₀(0) and p(y) = (1−π) p₀(y) for y > 0, with p₀ the likelihood `base`.
 
     The parameter is the odds ω = π/(1−π). Averages over q follow from those of the base:
     E_q[p(0)] = π + (1−π) E_q[p₀(0)], so log E_q[p] is a function of log E_q[p₀], too.
     """
 
-    log_concave = False
     parameter_texts: ClassVar[tuple[ParameterText, ...]] = (
         ParameterText(
             "raw_zero_odds",
@@ -57,8 +57,13 @@ class ZeroInflated(CountLikelihood, ZeroInflation):
         return twin
 
     @property
-    @override
+    @abstractmethod
+    def base(self) -> Any:
+        """The log-concave likelihood p₀, which shares its constants with this one."""
+
+    @property
     def zero_odds(self) -> Tensor:
+        """ω."""
         return self._positive(self.raw_zero_odds)
 
     @property
@@ -69,12 +74,13 @@ class ZeroInflated(CountLikelihood, ZeroInflation):
 
     @property
     @override
-    def log_strip(self) -> float:
+    def integration(self) -> InflatedIntegrals:
         # log p(0) is singular where e^ℓ₀ = −ω: for ℓ₀ = −e^f at f = log(−log ω ± iπ).
         odds = float(self.raw_zero_odds.detach().exp().log1p().min())
-        return 0.85 * math.atan2(math.pi, max(-math.log(odds), 0.0))
+        log_strip = 0.85 * math.atan2(math.pi, max(-math.log(odds), 0.0))
+        strip = super().integration.strip
+        return InflatedIntegrals(strip=strip, zeros=GaussianSums(log_strip), fixed_work=True)
 
-    @override
     def inflate(self, y: Values, value: Values) -> tuple[Values, Values, Values]:
         """Return log p(y) for log p₀(y), and its derivatives in that and in ω.
 
@@ -108,14 +114,16 @@ class ZeroInflated(CountLikelihood, ZeroInflation):
         slope = weight * first
         return Derivatives(value, slope, weight * second + (1 - weight) * slope * first)
 
-    @override
     def parameter_slopes(self, y: Values, f: Values) -> Slopes | None:
+        """Return the derivatives of log p(y given f) in ω and in the constants of the base."""
         base = self.base
-        own = base.parameter_slopes(y, f) if base.trainable else ()
-        if own is None:
+        slopes: Slopes | None = ()
+        if base.learned():
+            slopes = base.parameter_slopes(y, f) if has(base, ParameterSlopes) else None
+        if slopes is None:
             return None
         _, weight, by_odds = self.inflate(y, base.derivatives(y, f).value)
-        return by_odds, *(weight * slope for slope in own)
+        return by_odds, *(weight * slope for slope in slopes)
 
     @override
     def log_mean(self, f: Values) -> Values:
@@ -158,23 +166,23 @@ class ZeroInflated(CountLikelihood, ZeroInflation):
         found: tuple[Values, Values] = self.base.doubt(y, f)
         return found
 
-    @override
     def floors(self, deviation: float) -> dict[str, float]:
-        return {"raw_zero_odds": _SMALLEST_ODDS, **self.base.floors(deviation)}
+        """Return the smallest allowed value of positive parameters, by name."""
+        return {"raw_zero_odds": _SMALLEST_ODDS, **parameter_floors(self.base, deviation)}
 
-    @override
     def description(self, unit: float) -> dict[str, float]:
-        return {"share of extra zeros": float(self.zero_share), **self.base.description(unit)}
+        """Return the parameters to print in `summary()`."""
+        return {"share of extra zeros": float(self.zero_share), **description(self.base, unit)}
 
     @classmethod
-    @override
     def suits(cls, y: Float[Tensor, " n"]) -> bool:
+        """Return whether there are more zeros than counts of these moments have."""
         return _has_extra_zeros(y)
 
-    @override
-    def _draw(self, f: Draws, mean: Draws, random: np.random.RandomState) -> Draws:
+    def draw(self, f: Draws, mean: Draws, random: np.random.RandomState) -> Draws:
+        """Return draws of y given f, with numpy."""
         share = self.zero_share.detach().double().cpu().numpy()
-        drawn = self.base._draw(f, mean / (1 - share), random)
+        drawn = self.base.draw(f, mean / (1 - share), random)
         return np.asarray(np.where(random.random_sample(f.shape) < share, 0.0, drawn))
 
 
@@ -227,7 +235,6 @@ class ZeroInflatedPoisson(ZeroInflated):
         return self._as(PoissonExp)
 
     @classmethod
-    @override
     def from_targets(
         cls, y: Float[Tensor, " n"], unit: float = 1.0, offset: float = 0.0
     ) -> "ZeroInflatedPoisson":
@@ -272,7 +279,6 @@ class ZeroInflatedNegativeBinomial(ZeroInflated):
         return self._positive(self.raw_dispersion)
 
     @classmethod
-    @override
     def from_targets(
         cls, y: Float[Tensor, " n"], unit: float = 1.0, offset: float = 0.0
     ) -> "ZeroInflatedNegativeBinomial":

@@ -7,19 +7,17 @@ from jaxtyping import Num
 from torch import Tensor
 
 from directgp.errors import InvalidInputError, NumericalError, refuse, require_all
-from directgp.likelihoods.base import (
-    ClosedFormGibbs,
-    ClosedFormLogPredictive,
-    Likelihood,
-    broadcast_shape,
-    has,
-)
-from directgp.likelihoods.own import check_smooth, probes
-from directgp.log_expectations.adaptive import adaptive_gibbs, adaptive_log_expectation
-from directgp.log_expectations.elbo_term import gibbs_term, own_nodes_estimate
-from directgp.log_expectations.nodes import NATS
+from directgp.integration.adaptive import adaptive_gibbs, adaptive_log_expectation
+from directgp.integration.capabilities import ClosedFormGibbs, has
+from directgp.integration.contract import FlatExamples, log_expectations_of
+from directgp.integration.gibbs import gibbs_term
+from directgp.integration.nodes import NATS
+from directgp.integration.trapezoid import TrapezoidSums
+from directgp.likelihoods.base import Likelihood, broadcast_shape, check_shape
+from directgp.likelihoods.capabilities import ClosedFormLogPredictive
+from directgp.likelihoods.own import check_smooth, probes, written_by_user
 from directgp.log_expectations.quadrature import Quadrature
-from directgp.log_expectations.rule import ClosedForm, FlatExamples, Rule
+from directgp.log_expectations.rule import ClosedForm, Rule
 from directgp.registry import LARGEST, MAX_COUNT, RULES
 from directgp.shapes import Targets, Values
 
@@ -146,7 +144,7 @@ def check_arguments(
         require_all(wide, variance, f"variance of {who}", f"at most {most**2:.1e}")
     likelihood.check_targets(y)
     check_magnitude(f"y of {who}", y)
-    likelihood.check_shape(shape)
+    check_shape(likelihood, shape)
 
 
 def check_marginals(who: str, mean: Values, variance: Values) -> None:
@@ -195,28 +193,30 @@ _SLACK = 1e-8
 def check_own(likelihood: Likelihood, y: Targets) -> None:
     """Raise `InvalidInputError` if a family of the user's claims what is wrong for these targets.
 
-    A family that is log-concave, or analytic, and has a `strip` is integrated by sums, which are
-    right only if it is so. Others are not probed, nor are families of directgp.
+    `TrapezoidSums` are right only if the density has one peak and is analytic in the strip, and
+    samplers rely on `log_concave`. Others are not probed, nor are families of directgp.
     """
-    claims = likelihood.log_concave or likelihood.analytic
-    if not (likelihood.own and claims) or likelihood.num_latent > 1:
+    integration = likelihood.integration
+    claims = integration.log_concave or integration.summable
+    if not (claims and written_by_user(likelihood)) or likelihood.num_latent > 1:
         return
     if has(likelihood, ClosedFormLogPredictive) and has(likelihood, ClosedFormGibbs):
         return
     rows = torch.linspace(0, y.numel() - 1, _PROBED, device=y.device).round().long().unique()
     some, targets = likelihood.frozen().for_rows(rows), y.reshape(-1)[rows].double()
     check_smooth(some, targets)
-    if not likelihood.summable:
+    if not isinstance(integration, TrapezoidSums):
         return
     # q is near the highest point of p: elsewhere both may be 0.
     places = probes(some, targets)
     heights = some.log_kernel(targets, places).nan_to_num(nan=-torch.inf)
     mean = places.gather(0, heights.argmax(0, keepdim=True))[0]
+    sums = integration.gaussian_sums
     for variance in _VARIANCES:
         examples = FlatExamples(some, targets, mean, torch.full_like(mean, variance))
         pairs = (
-            (Quadrature().estimate(*examples), adaptive_log_expectation(examples)),
-            (own_nodes_estimate(examples, NATS), adaptive_gibbs(examples)),
+            (log_expectations_of(examples), adaptive_log_expectation(examples)),
+            (sums.over_separate_nodes(examples, NATS), adaptive_gibbs(examples)),
         )
         for by_sums, searched in pairs:
             gap = (by_sums.value - searched.value).abs() / (1 + searched.value.abs())
@@ -224,6 +224,6 @@ def check_own(likelihood: Likelihood, y: Targets) -> None:
                 name, far = type(likelihood).__name__, float(gap.nan_to_num(torch.inf).max())
                 raise InvalidInputError(
                     f"strip and growth of {name} must be right for p(y given f). Got "
-                    f"{likelihood.strip:.4g} and {likelihood.growth:.4g}, with which an integral "
-                    f"over f is wrong by {far:.1e}. Correct them, or leave strip out."
+                    f"{integration.strip:.4g} and {integration.growth:.4g}, with which an integral "
+                    f"over f is wrong by {far:.1e}. Correct them, or leave integration out."
                 )

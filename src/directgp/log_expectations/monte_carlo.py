@@ -8,20 +8,18 @@ import torch
 from typing_extensions import override
 
 from directgp.errors import UnsupportedError, require
+from directgp.integration.contract import Estimate, FlatExamples, Method
+from directgp.integration.evaluate import Rows, evaluate, per_latent, without_overflow
+from directgp.integration.parameters import average_slopes
 from directgp.likelihoods.base import Likelihood
 from directgp.log_expectations.rule import (
     Context,
-    Estimate,
-    FlatExamples,
-    Rows,
     Rule,
     Schedule,
     at_step,
     check_num_samples,
-    evaluate,
-    per_latent,
-    without_overflow,
 )
+from directgp.numerics.autograd import Slopes
 from directgp.numerics.random import standard_normal
 from directgp.shapes import LatentPoints, Values
 
@@ -68,7 +66,7 @@ class BiasedMonteCarlo(Rule):
 
     @override
     def check(self, likelihood: Likelihood) -> None:
-        if not likelihood.smooth:
+        if not likelihood.integration.smooth:
             raise UnsupportedError(
                 f"Monte Carlo rules need a likelihood with a derivative in f. Got "
                 f"{type(likelihood).__name__}. Use Quadrature()."
@@ -99,7 +97,7 @@ class BiasedMonteCarlo(Rule):
             share = torch.sigmoid(estimate.value - log_nu)
             return estimate.transformed(torch.logaddexp(estimate.value, log_nu), share)
 
-        return evaluate(num_samples, estimator, likelihood, rows)
+        return evaluate(Method(num_samples, estimator), likelihood, rows)
 
     def _estimate(self, examples: FlatExamples, eps: LatentPoints) -> Estimate:
         """Return log-mean-exp of ℓ(μ + √v·ε), and slopes weighted by the samples' likelihoods."""
@@ -118,9 +116,9 @@ class BiasedMonteCarlo(Rule):
             variance_slope = pull.mul_(eps).sum(0).div_(deviation.mul_(2).mul_(total))
         else:
             variance_slope = (share * second).addcmul_(pull, first).sum(0).div_(2 * total)
-        parameters = (
-            likelihood.average_slopes(y, f, weights / total) if likelihood.trainable else ()
-        )
+        parameters: Slopes = ()
+        if likelihood.learned():
+            parameters = average_slopes(likelihood, y, f, weights / total)
         log_mean = (total / len(eps)).log_().add_(top)
         return Estimate(log_mean + likelihood.log_base(y), mean_slope, variance_slope, parameters)
 

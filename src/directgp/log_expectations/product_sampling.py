@@ -9,35 +9,35 @@ import torch
 from typing_extensions import override
 
 from directgp.errors import require
-from directgp.likelihoods.base import (
-    ClosedFormLogPredictive,
-    ExactProductSampler,
-    Likelihood,
-    ReducedIntegral,
-    ZeroInflation,
-    has,
-)
-from directgp.log_expectations.latents import draw_latents, mode_of
-from directgp.log_expectations.monte_carlo import BiasedMonteCarlo
-from directgp.log_expectations.quadrature import Peak, Quadrature, hermite_nodes, inflated, peak_of
-from directgp.log_expectations.rule import (
-    AnyPoints,
-    Context,
+from directgp.integration.capabilities import ExtraZeros, ReducedDensity, has
+from directgp.integration.contract import (
+    Density,
     Estimate,
     FlatExamples,
-    Rows,
+    Method,
+    log_expectations_of,
+)
+from directgp.integration.evaluate import Rows, evaluate, row_blocks, without_overflow
+from directgp.integration.inflated import inflated
+from directgp.integration.latents import mode_of
+from directgp.integration.parameters import average_slopes
+from directgp.integration.peaks import Peak, peak_of
+from directgp.integration.slopes import AnyPoints, balanced_weight, mixed_slopes
+from directgp.integration.trapezoid import hermite_nodes
+from directgp.integration.unimodal import Peaks, find_peaks
+from directgp.likelihoods.base import Likelihood
+from directgp.likelihoods.capabilities import ClosedFormLogPredictive, ExactProductSampler
+from directgp.log_expectations.latents import draw_latents
+from directgp.log_expectations.monte_carlo import BiasedMonteCarlo
+from directgp.log_expectations.quadrature import Quadrature
+from directgp.log_expectations.rule import (
+    Context,
     Rule,
     Schedule,
     at_step,
-    balanced_weight,
     check_num_samples,
-    evaluate,
-    mixed_slopes,
-    row_blocks,
-    without_overflow,
 )
 from directgp.log_expectations.samplers import SamplerName, draw_product
-from directgp.log_expectations.unimodal import Peaks, find_peaks
 from directgp.numerics.fixed_sizes import recording
 from directgp.numerics.random import Generator
 from directgp.shapes import Points, Row, Values
@@ -126,8 +126,8 @@ def make_sketch(examples: FlatExamples, peak: Peak | None) -> Sketch:
     ]
     columns = (torch.cat(column) for column in zip(*parts, strict=True))
     log_z, centre, width, weight, a1, a2, b1, b2 = columns
-    if isinstance(likelihood, ClosedFormLogPredictive):
-        log_z = likelihood.log_predictive(y, mean, variance)
+    if has(likelihood, ClosedFormLogPredictive):
+        log_z = cast(ClosedFormLogPredictive, likelihood).log_predictive(y, mean, variance)
     else:
         log_z = log_z + likelihood.log_base(y)
     return Sketch(log_z, centre, width, weight, (a1, a2), (b1, b2))
@@ -260,10 +260,10 @@ _DRAWS_FOR_VALUE = 100
 Form = Literal["mixed", "score", "pathwise"]
 
 
-def _is_closed(likelihood: Likelihood) -> bool:
+def _is_closed(likelihood: Density) -> bool:
     """Return whether formulas give draws of q̃, without rejection, and log E_q[p]."""
-    exact = isinstance(likelihood, ExactProductSampler)
-    return exact and isinstance(likelihood, ClosedFormLogPredictive)
+    exact = has(likelihood, ExactProductSampler)
+    return exact and has(likelihood, ClosedFormLogPredictive)
 
 
 def slopes_at(
@@ -332,30 +332,31 @@ class ProductSampling(Rule):
     def _evaluate(self, likelihood: Likelihood, rows: Rows, context: Context) -> Values:
         num_samples = check_num_samples(at_step(self.num_samples, context.step))
         draw = partial(self._estimate, num_samples=num_samples, generator=context.generator)
-        return evaluate(num_samples, draw, likelihood, rows)
+        return evaluate(Method(num_samples, draw), likelihood, rows)
 
     def _estimate(self, examples: FlatExamples, num_samples: int, generator: Generator) -> Estimate:
         likelihood, y, mean, variance = examples
         if likelihood.num_latent > 1:
             return self._over_latents(examples, num_samples, generator)
-        if isinstance(likelihood, ZeroInflation):
-            return self._inflated(likelihood, examples, num_samples, generator)
+        if has(likelihood, ExtraZeros):
+            return self._inflated(examples, num_samples, generator)
         closed = self.sampler == "auto" and _is_closed(likelihood)
         # Draws and value by formulas need no peak; the gradient may.
-        peaked = likelihood.log_concave and not (closed and self.gradient != "mixed")
+        log_concave = likelihood.integration.log_concave
+        peaked = log_concave and not (closed and self.gradient != "mixed")
         peak = peak_of(*examples) if peaked else None
         wanted = peak is not None or self.gradient == "mixed"
         sketch = make_sketch(examples, peak) if wanted else None
         delta = draw_product(examples, peak, num_samples, generator, self.sampler)
         slopes = slopes_at(examples, delta, self.gradient, sketch)
         if self.exact_value or (peak is None and not closed):
-            value = Quadrature().estimate(likelihood.frozen(), *examples[1:]).value
+            value = log_expectations_of(examples._replace(likelihood=likelihood.frozen())).value
         elif sketch is not None:
             value = sketch.value
         else:
             value = cast(ClosedFormLogPredictive, likelihood).log_predictive(y, mean, variance)
         equal = torch.full_like(delta, 1 / num_samples)
-        parameters = likelihood.average_slopes(y, mean + delta, equal)
+        parameters = average_slopes(likelihood, y, mean + delta, equal)
         mean_slope, variance_slope = (slope.mean(0) for slope in slopes)
         return Estimate(value, mean_slope, variance_slope, parameters)
 
@@ -372,23 +373,19 @@ class ProductSampling(Rule):
             bend = likelihood.derivatives(y, mean + mode_of(examples)).second
             weight = balanced_weight((-bend).clamp_(min=0.0), variance)
         slopes = mixed_slopes(delta, first, second, variance, weight)
-        exact = likelihood.num_latent <= 2 or has(likelihood, ReducedIntegral)
+        exact = likelihood.num_latent <= 2 or has(likelihood, ReducedDensity)
         rule: Rule = Quadrature() if exact else BiasedMonteCarlo(_DRAWS_FOR_VALUE)
-        value = rule(likelihood.frozen(), y, mean, variance, generator=generator)
+        frozen = cast(Likelihood, likelihood.frozen())
+        value = rule(frozen, y, mean, variance, generator=generator)
         equal = torch.full_like(delta[:, 0], 1 / num_samples)
-        parameters = likelihood.average_slopes(y, mean + delta, equal)
+        parameters = average_slopes(likelihood, y, mean + delta, equal)
         mean_slope, variance_slope = (slope.mean(0) for slope in slopes)
         return Estimate(value, mean_slope, variance_slope, parameters)
 
-    def _inflated(
-        self,
-        likelihood: ZeroInflation,
-        examples: FlatExamples,
-        num_samples: int,
-        generator: Generator,
-    ) -> Estimate:
+    def _inflated(self, examples: FlatExamples, num_samples: int, generator: Generator) -> Estimate:
         """Return the estimate for extra zeros: that of the base, times the exact share of it."""
+        likelihood = cast(ExtraZeros, examples.likelihood)
         base = examples._replace(likelihood=likelihood.base)
         estimate = self._estimate(base, num_samples, generator)
-        exact = Quadrature().estimate(base.likelihood.frozen(), *base[1:]).value
+        exact = log_expectations_of(base._replace(likelihood=base.likelihood.frozen())).value
         return inflated(likelihood, examples.y, replace(estimate, value=exact))

@@ -5,17 +5,18 @@ Every sampler returns draws minus the mean of q, shape (k, n).
 
 import math
 from collections.abc import Callable
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, cast
 
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from directgp.errors import NumericalError
-from directgp.likelihoods.base import ExactProductSampler, UnimodalInF, ZeroInflation
-from directgp.log_expectations.quadrature import Peak, Quadrature, find_fall, peak_of
-from directgp.log_expectations.rule import FlatExamples
-from directgp.log_expectations.unimodal import unimodal
+from directgp.integration.capabilities import ExtraZeros, has
+from directgp.integration.contract import FlatExamples, log_expectations_of
+from directgp.integration.peaks import Peak, find_fall, peak_of
+from directgp.integration.unimodal import one_peak
+from directgp.likelihoods.capabilities import ExactProductSampler
 from directgp.numerics.random import (
     Generator,
     exponential,
@@ -51,23 +52,23 @@ def draw_product(
     likelihood = examples.likelihood
     if sampler == "paper":
         return _draw_bounded(examples, num_samples, generator, _MAX_PAPER_ROUNDS)
-    if isinstance(likelihood, ExactProductSampler):
-        return likelihood.sample_product(*examples[1:], num_samples, generator)
-    if isinstance(likelihood, ZeroInflation):
-        return draw_inflated(likelihood, examples, num_samples, generator)
-    if likelihood.log_concave:
+    if has(likelihood, ExactProductSampler):
+        exact = cast(ExactProductSampler, likelihood)
+        return exact.sample_product(*examples[1:], num_samples, generator)
+    if has(likelihood, ExtraZeros):
+        return draw_inflated(examples, num_samples, generator)
+    if likelihood.integration.log_concave:
         return draw_with_hat(examples, peak or peak_of(*examples), num_samples, generator)
     return _draw_bounded(examples, num_samples, generator, _ROUNDS_BEFORE_CELLS)
 
 
-def draw_inflated(
-    likelihood: ZeroInflation, examples: FlatExamples, num_samples: int, generator: Generator
-) -> Points:
+def draw_inflated(examples: FlatExamples, num_samples: int, generator: Generator) -> Points:
     """Draw from the mixture of q and q·p₀ that extra zeros make of q̃; from q·p₀ where y > 0."""
     _, y, mean, variance = examples
+    likelihood = cast(ExtraZeros, examples.likelihood)
     base = FlatExamples(likelihood.base.frozen(), y, mean, variance)
     draws = draw_product(base, None, num_samples, generator, "auto")
-    share = likelihood.inflate(y, Quadrature().estimate(*base).value)[1].detach()
+    share = likelihood.inflate(y, log_expectations_of(base).value)[1].detach()
     plain = torch.sqrt(variance) * standard_normal(num_samples, mean, generator)
     return torch.where(uniform(num_samples, mean, generator) < share, draws, plain)
 
@@ -81,7 +82,7 @@ def _draw_bounded(
     if left.numel() == 0:
         return draws.delta
     some = examples.take(left)
-    if some.likelihood.log_concave or isinstance(some.likelihood, ZeroInflation):
+    if some.likelihood.integration.log_concave or has(some.likelihood, ExtraZeros):
         rest = draw_product(some, None, num_samples, generator, "auto")
     else:
         rest = draw_from_cells(some, num_samples, generator)
@@ -137,10 +138,11 @@ _REACH = 9.0
 
 def draw_from_cells(examples: FlatExamples, num_samples: int, generator: Generator) -> Points:
     """Draw exactly for any likelihood with one peak over f."""
-    who, likelihood = "The sampler for bounded likelihoods", unimodal(examples)
+    who = "The sampler for bounded likelihoods"
+    likelihood = one_peak(examples)
     _, y, mean, variance = examples
     deviation = torch.sqrt(variance)
-    edges = _edges(likelihood, y, mean, deviation)
+    edges = _edges(examples, deviation)
     f_edges = mean + deviation * edges
     log_max = likelihood.log_max_between(y, f_edges[:-1], f_edges[1:])
     share = torch.softmax(log_max + _log_mass(edges[:-1], edges[1:]), 0).cumsum(0)
@@ -164,9 +166,10 @@ def draw_from_cells(examples: FlatExamples, num_samples: int, generator: Generat
     return draws
 
 
-def _edges(likelihood: UnimodalInF, y: Row, mean: Row, deviation: Row) -> Cells:
+def _edges(examples: FlatExamples, deviation: Row) -> Cells:
     """Return cell edges in deviations of q, spaced geometrically from the likelihood's peak."""
-    peak = likelihood.argmax(y)
+    likelihood, y, mean, _ = examples
+    peak = one_peak(examples).argmax(y)
     width = torch.rsqrt(-likelihood.derivatives(y, peak).second)
     centre = (peak - mean) / deviation
     reach = centre.abs() + _REACH
@@ -306,7 +309,7 @@ def draw_as_paper(
     widen: bool = True,
 ) -> PaperDraws:
     """Draw from q̃ by the paper's method; `widen=False` keeps n = 1."""
-    log_max = unimodal(examples).log_max(examples.y)
+    log_max = one_peak(examples).log_max(examples.y)
     width = choose_width(examples) if widen else torch.ones_like(examples.mean)
     tried, accepted = torch.zeros_like(width), torch.zeros_like(width)
 
@@ -333,13 +336,14 @@ def choose_width(examples: FlatExamples) -> Row:
     N(μ, v) exceeds N(μ, n·v) within r = √(v·log n/(1 − 1/n)) of μ, by at most √n; so n is valid
     when p ≤ p_max/√n there.
     """
-    likelihood = unimodal(examples)
-    _, y, mean, variance = examples
-    deviation, log_max = torch.sqrt(variance), likelihood.log_max(y)
+    likelihood, y, mean, variance = examples
+    peaked = one_peak(examples)
+    deviation = torch.sqrt(variance)
+    log_max = peaked.log_max(y)
     width = torch.ones_like(mean)
     for n in range(2, _WIDEST + 1):
         r = deviation * math.sqrt(math.log(n) / (1 - 1 / n))
-        inside = likelihood.log_max_between(y, mean - r, mean + r)
+        inside = peaked.log_max_between(y, mean - r, mean + r)
         width = torch.where(inside <= log_max - 0.5 * math.log(n), float(n), width)
     near = [likelihood.log_prob(y, mean + side * deviation) for side in (-1, 1)]
     on_peak = torch.maximum(*near) > log_max - math.log(2)

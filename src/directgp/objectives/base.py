@@ -10,10 +10,12 @@ from torch import Tensor
 from typing_extensions import override
 
 from directgp.errors import require, require_all
-from directgp.likelihoods.base import ClosedFormGibbs, Likelihood
+from directgp.integration.evaluate import Rows, of_one_shape
+from directgp.integration.gibbs import gibbs_fixed_work, gibbs_slopes, gibbs_term
+from directgp.integration.parameters import parameter_gradient
+from directgp.likelihoods.base import Likelihood
 from directgp.log_expectations.api import named_rule, resolve_rule
-from directgp.log_expectations.elbo_term import gibbs_slopes, gibbs_term
-from directgp.log_expectations.rule import Rows, Rule, of_one_shape
+from directgp.log_expectations.rule import Rule
 from directgp.numerics.autograd import Slopes
 from directgp.registry import LOSSES
 from directgp.shapes import BatchedRow, Marginals
@@ -144,7 +146,7 @@ def _gradient(
 ) -> LossGradient:
     """Return the gradient of −Σ_i weight_i·value_i, in shape and dtype of the mean."""
     by = -weights
-    parameters = likelihood.parameter_gradient(slopes[3:], by)
+    parameters = parameter_gradient(likelihood, slopes[3:], by)
     rows: Slopes = slopes[0].neg(), by * slopes[1], by * slopes[2]
     if mean.dtype != torch.float64:
         rows = tuple(row.to(mean.dtype) for row in rows)
@@ -236,9 +238,7 @@ class GibbsLoss(PointLoss):
 
     @override
     def fixed_work(self, likelihood: Likelihood) -> bool:
-        known = likelihood.log_concave and likelihood.summable
-        known = known or isinstance(likelihood, ClosedFormGibbs)
-        return known and likelihood.fixed_work
+        return gibbs_fixed_work(likelihood)
 
     @override
     def __call__(

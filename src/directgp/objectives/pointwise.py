@@ -3,7 +3,7 @@
 import math
 from abc import abstractmethod
 from dataclasses import dataclass
-from typing import Any, ClassVar, final
+from typing import Any, ClassVar, cast, final
 
 import torch
 from jaxtyping import Num
@@ -11,10 +11,19 @@ from torch import Tensor
 from typing_extensions import override
 
 from directgp.errors import UnsupportedError, require
-from directgp.likelihoods import base as capabilities
+from directgp.integration.capabilities import Binary, has
+from directgp.integration.evaluate import Rows, of_one_shape
 from directgp.likelihoods.base import Likelihood
+from directgp.likelihoods.capabilities import (
+    Censored,
+    ClosedFormCRPS,
+    ClosedFormMedian,
+    ClosedFormMoments,
+    ClosedFormQuantiles,
+    GaussianPredictive,
+    PredictiveMeanSlopes,
+)
 from directgp.log_expectations.api import resolve_rule
-from directgp.log_expectations.rule import Rows, of_one_shape
 from directgp.numerics.autograd import Slopes
 from directgp.objectives.base import PointLoss
 from directgp.shapes import BatchedRow, Marginals
@@ -34,10 +43,10 @@ class DeterministicLoss(PointLoss):
 
     @override
     def check(self, likelihood: Likelihood) -> None:
-        if not isinstance(likelihood, self._capability):
+        if not has(likelihood, self._capability):
             given = f"Got {type(likelihood).__name__}. {self._remedy}"
             raise UnsupportedError(f"{type(self).__name__} needs {self._needs}. {given}")
-        if likelihood.censored and not self._knows_limits:
+        if has(likelihood, Censored) and not self._knows_limits:
             raise UnsupportedError(
                 f"{type(self).__name__} compares predictions with y, and a censored y is only a "
                 f"limit. Got {type(likelihood).__name__}. {self._remedy} CRPS knows limits, too."
@@ -75,7 +84,7 @@ class SquareLoss(DeterministicLoss):
     name = "square_loss"
     eliminates = "square_loss"
     unit_power = 2
-    _capability = capabilities.ClosedFormMoments
+    _capability = ClosedFormMoments
     _needs = "a likelihood with a closed-form predictive mean"
     _remedy = "Use Probit for labels, Poisson(link='exp') for counts, or log_loss."
 
@@ -85,7 +94,7 @@ class SquareLoss(DeterministicLoss):
 
     @override
     def check(self, likelihood: Likelihood) -> None:
-        if likelihood.additive and not likelihood.gaussian:
+        if likelihood.additive and not has(likelihood, GaussianPredictive):
             raise UnsupportedError(
                 f"SquareLoss depends on neither the scale nor the tails of noise that is not "
                 f"Gaussian. Got {type(likelihood).__name__}. Use Gaussian, or log_loss."
@@ -99,10 +108,10 @@ class SquareLoss(DeterministicLoss):
 
     @override
     def _slopes(self, likelihood: Likelihood, rows: Rows) -> Slopes | None:
-        y, mean, variance = (row.double() for row in rows)
-        slopes = likelihood.predictive_mean_slopes(mean, variance)
-        if slopes is None:
+        if not has(likelihood, PredictiveMeanSlopes):
             return None
+        y, mean, variance = (row.double() for row in rows)
+        slopes = cast(PredictiveMeanSlopes, likelihood).predictive_mean_slopes(mean, variance)
         residual = y - slopes[0]
         return (residual * residual).mul_(-0.5), residual * slopes[1], residual * slopes[2]
 
@@ -114,7 +123,7 @@ class AbsoluteLoss(DeterministicLoss):
 
     name = "absolute_loss"
     unit_power = 1
-    _capability = capabilities.ClosedFormMedian
+    _capability = ClosedFormMedian
     _needs = "a likelihood with a closed-form predictive median"
 
     @override
@@ -152,7 +161,7 @@ class PinballLoss(DeterministicLoss):
 
     name = "pinball_loss"
     unit_power = 1
-    _capability = capabilities.ClosedFormQuantiles
+    _capability = ClosedFormQuantiles
     _needs = "a likelihood with closed-form predictive quantiles"
 
     def __post_init__(self) -> None:
@@ -200,7 +209,7 @@ class CRPSLoss(DeterministicLoss):
     name = "crps"
     unit_power = 1
     _knows_limits = True
-    _capability = capabilities.ClosedFormCRPS
+    _capability = ClosedFormCRPS
     _needs = "a likelihood with a closed-form CRPS"
 
     @override
@@ -238,7 +247,7 @@ class ZeroOneCost(DeterministicLoss):
     false_negative: float = 1.0
 
     name = "zero_one_cost"
-    _capability = capabilities.Binary
+    _capability = Binary
     _needs = "a likelihood of two labels"
     _remedy = "Use Probit or Logistic; for real targets or counts, square_loss or log_loss."
 

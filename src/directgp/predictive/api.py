@@ -8,7 +8,8 @@ import torch
 from jaxtyping import Float, Num
 from torch import Tensor
 
-from directgp.likelihoods.base import ClosedFormCRPS, Likelihood, MappedCDF, has_two_labels
+from directgp.likelihoods.base import Likelihood
+from directgp.likelihoods.capabilities import ClosedFormCRPS, MappedCDF, has_two_labels
 from directgp.likelihoods.numeric import sum_counts
 from directgp.log_expectations.api import resolve_rule
 from directgp.predictive.distributions import SampledDistribution, distribution_of

@@ -13,28 +13,23 @@ from torch import Tensor
 from typing_extensions import override
 
 from directgp.errors import NumericalError, UnsupportedError
-from directgp.likelihoods.base import (
+from directgp.integration.adaptive import GAUSS_LEGENDRE, POINTS, Panels, StandardExamples, refined
+from directgp.integration.capabilities import ExtraZeros, has
+from directgp.integration.evaluate import row_blocks
+from directgp.integration.nodes import step_for
+from directgp.integration.peaks import Peak, find_support
+from directgp.likelihoods.base import Likelihood, can_draw
+from directgp.likelihoods.capabilities import (
     Arrivals,
+    ChernoffWindow,
     ClosedFormQuantiles,
     ConditionalCDF,
-    Likelihood,
     MappedCDF,
     ScaleMixture,
-    ZeroInflation,
-    has,
     has_two_labels,
 )
 from directgp.likelihoods.numeric import NUM_DRAWS, checked_cdf, checked_draws
-from directgp.log_expectations.adaptive import (
-    GAUSS_LEGENDRE,
-    POINTS,
-    Panels,
-    StandardExamples,
-    refined,
-)
-from directgp.log_expectations.nodes import step_for
-from directgp.log_expectations.quadrature import Peak, Quadrature, find_support
-from directgp.log_expectations.rule import row_blocks
+from directgp.log_expectations.quadrature import Quadrature
 from directgp.numerics.roots import (
     LARGEST,
     MAX_STEPS,
@@ -80,20 +75,20 @@ class Distribution(ABC):
 def distribution_of(likelihood: Likelihood, mean: Values, variance: Values) -> Distribution:
     """Return the distribution of y by the likelihood's capabilities, without gradients."""
     likelihood = likelihood.frozen()
-    if isinstance(likelihood, ClosedFormQuantiles):
+    if has(likelihood, ClosedFormQuantiles):
         return FormulaDistribution(likelihood, mean, variance)
     if has_two_labels(likelihood):
         return LabelDistribution(likelihood, mean, variance)
-    if isinstance(likelihood, ZeroInflation):
+    if has(likelihood, ExtraZeros):
         return InflatedDistribution(likelihood, mean, variance)
-    if isinstance(likelihood, ScaleMixture):
+    if has(likelihood, ScaleMixture):
         return MixtureDistribution(likelihood, mean, variance)
-    if isinstance(likelihood, MappedCDF):
+    if has(likelihood, MappedCDF):
         return StepDistribution(likelihood, mean, variance)
-    if isinstance(likelihood, ConditionalCDF) and likelihood.num_latent == 1:
+    if has(likelihood, ConditionalCDF) and likelihood.num_latent == 1:
         make = CountDistribution if likelihood.task == "count" else AveragedDistribution
         return make(likelihood, mean, variance)
-    if likelihood.can_draw:
+    if can_draw(likelihood):
         return SampledDistribution(likelihood, mean, variance)
     raise UnsupportedError(
         f"Quantiles, intervals and CRPS need cdf(y, f) or sample(f, random) of the likelihood. "
@@ -476,7 +471,7 @@ class InflatedDistribution(Distribution):
 def count_cdf(likelihood: Any, count: Values, mean: Values, variance: Values) -> Values:
     """Compute P(Y ≤ count) for whole counts ≥ 0."""
     count, mean, variance = torch.broadcast_tensors(count, mean, variance)
-    if likelihood.exponential_family:
+    if has(likelihood, ChernoffWindow):
         return _average_over_window(likelihood, count, mean, variance)
     if not has(likelihood, Arrivals):
         return average_cdf(likelihood, count, mean, variance)
@@ -545,12 +540,12 @@ def _average_over_arrivals(number: int, likelihood: Any, *examples: Row) -> Row:
 def _average_over_window(likelihood: Any, count: Values, mean: Values, variance: Values) -> Values:
     """Compute E_q[P(Y ≤ count given f)] for a log-concave exponential family."""
     y = count + 0.5
-    centre = likelihood.argmax(y)
+    centre = likelihood.window_centre(count)
     # NaN beyond the largest count.
     beyond = torch.isnan(centre)
     y, centre = (
         torch.where(beyond, 0.5, y),
-        torch.where(beyond, likelihood.argmax(0.5 + 0 * y), centre),
+        torch.where(beyond, likelihood.window_centre(0 * y), centre),
     )
     here = likelihood.derivatives(y, centre)
     width = torch.rsqrt(-here.second)
@@ -564,7 +559,7 @@ def _average_over_window(likelihood: Any, count: Values, mean: Values, variance:
     left = torch.maximum(centre - ends[0], mean - reach)
     length = (torch.minimum(centre + ends[1], mean + reach) - left).clamp(min=0.0)
     narrowest = torch.rsqrt(1 / variance - here.second)
-    strip = likelihood.widened(likelihood.strip, left)
+    strip = likelihood.integration.strip_right_of(likelihood, left)
     step = torch.minimum(log_gamma_step(narrowest), step_for(narrowest, strip, DROP))
     columns = count, mean, deviation, centre, width, left, length
     rest = integrate_in_batches(_window_sum, likelihood, length / step, *columns)

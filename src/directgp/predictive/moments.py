@@ -8,15 +8,10 @@ from jaxtyping import Float, Num
 from torch import Tensor
 
 from directgp.errors import UnsupportedError, require, require_all
-from directgp.likelihoods.base import (
-    Classes,
-    ClosedFormMoments,
-    Likelihood,
-    broadcast_shape,
-    has_two_labels,
-)
+from directgp.integration.nodes import blocks_by_nodes, step_for
+from directgp.likelihoods.base import Likelihood, broadcast_shape
+from directgp.likelihoods.capabilities import Classes, ClosedFormMoments, has_two_labels
 from directgp.log_expectations.api import check_marginals, resolve_rule
-from directgp.log_expectations.nodes import blocks_by_nodes, step_for
 from directgp.shapes import Marginals, Points, Row, Values
 
 _OPEN_UNIT_INTERVAL = "between 0 and 1, ends excluded"
@@ -203,7 +198,7 @@ def _integrate(
             f"{type(likelihood).__name__} has none. Give it both."
         )
     deviation = torch.sqrt(variance.detach())
-    strip = likelihood.widened(likelihood.strip, mean.detach() - _REACH * deviation)
+    strip = likelihood.integration.strip_right_of(likelihood, mean.detach() - _REACH * deviation)
     needed = 2 * _REACH * deviation / step_for(deviation, strip, DROP)
     return integrate_in_batches(integral, likelihood, needed, mean, variance)
 

@@ -9,7 +9,7 @@ from typing import Literal, TypeVar
 
 import torch
 from jaxtyping import Float, Num
-from torch import Tensor
+from torch import Tensor, nn
 
 from directgp.errors import NumericalError, require
 from directgp.likelihoods.base import Likelihood
@@ -353,7 +353,7 @@ def _batched(
         template.reset()
     many = Model(
         template.repeated(len(betas), shared_prior=held),
-        base.likelihood if held else base.likelihood.repeated(len(betas)),
+        base.likelihood if held else repeated(base.likelihood, len(betas)),
     )
     grid = torch.tensor(betas, dtype=template.Z.dtype, device=template.Z.device)
     mode = "fixed" if held else "joint"
@@ -365,8 +365,27 @@ def _batched(
     results = []
     for i, beta in enumerate(betas):
         likelihood = many.likelihood
-        noise = copy.deepcopy(likelihood) if held else likelihood.member(i, base.likelihood)
+        noise = copy.deepcopy(likelihood) if held else batch_member(likelihood, i, base.likelihood)
         member = Model(many.posterior.member(i, template), noise)
         own_stage = replace(stage, loss=trainer.value(recipe, member, beta))
         results.append(trainer.result(recipe, member, beta, mode, (*base.stages, own_stage)))
     return results
+
+
+def repeated(likelihood: Likelihood, number: int) -> Likelihood:
+    """Return a batch of the likelihood, with parameters of shape (number, 1)."""
+    twin = copy.deepcopy(likelihood)
+    for name, parameter in likelihood.named_parameters(recurse=False):
+        many = parameter.detach().reshape(1, 1).repeat(number, 1)
+        setattr(twin, name, nn.Parameter(many, parameter.requires_grad))
+    return twin
+
+
+def batch_member(batch: Likelihood, index: int, template: Likelihood) -> Likelihood:
+    """Return one likelihood of a batch made by `repeated`, with the shapes of the template."""
+    twin = copy.deepcopy(template)
+    with torch.no_grad():
+        parameters = dict(batch.named_parameters(recurse=False))
+        for name, parameter in twin.named_parameters(recurse=False):
+            parameter.copy_(parameters[name][index].reshape(parameter.shape))
+    return twin

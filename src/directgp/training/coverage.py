@@ -11,6 +11,7 @@ from scipy.special import bdtr, chdtrc
 
 from directgp.errors import NumericalError, UnsupportedError
 from directgp.likelihoods.base import Likelihood
+from directgp.likelihoods.capabilities import observed_range
 from directgp.metrics import COVERAGE
 from directgp.objectives.base import PointLoss
 from directgp.posteriors.prior import Prior
@@ -138,7 +139,7 @@ def _checked(
     y = data.y
     # Use both ends of the range: an interval of counts includes its upper end, and a censored
     # value may be anywhere in its range.
-    low, high = likelihood.observed_range(y)
+    low, high = observed_range(likelihood, y)
     up_to = predictive_cdf(likelihood, high, q)
     below = up_to if low is high else predictive_cdf(likelihood, low, q)
     tail = 0.5 * (1 - COVERAGE)

@@ -9,7 +9,7 @@ from jaxtyping import Float, Int, Num
 from torch import Tensor
 
 from directgp.errors import require, require_all
-from directgp.likelihoods.base import Likelihood
+from directgp.likelihoods.base import Likelihood, check_shape
 from directgp.log_expectations.api import check_device, check_magnitude
 from directgp.posteriors.sparse import SparsePosterior
 from directgp.training.result import TrainingResult
@@ -80,7 +80,7 @@ def check_data(who: str, data: Data, posterior: SparsePosterior, likelihood: Lik
     remedy = "Flatten a column with y.reshape(-1)." if y.numel() == n else ""
     require(y.shape == (n,), f"y of {who}", allowed, f"shape {tuple(y.shape)}", remedy)
     likelihood.check_targets(y)
-    likelihood.check_shape(y.shape)
+    check_shape(likelihood, y.shape)
     check_magnitude(f"X of {who}", X)
     check_magnitude(f"y of {who}", y)
     for name, value in likelihood.named_parameters():

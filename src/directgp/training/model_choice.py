@@ -8,6 +8,7 @@ from typing import cast, final
 
 import torch
 
+from directgp.likelihoods.starts import latent_starts, starting_likelihood
 from directgp.posteriors.sparse import SparsePosterior
 from directgp.training.data import Data, Model
 from directgp.training.race import FIRST_STEPS, Race, Trial
@@ -176,10 +177,10 @@ def start_of(model: Model, first: Model, solution: TrainingResult, data: Data) -
     # Its start is noise of a tenth of the variance of the targets.
     noise = math.sqrt(10) * (data.y - mean)
     if likelihood.num_latent > solution.posterior.num_latent:
-        posterior = _with_more_latents(solution.posterior, likelihood.latent_starts(noise))
+        posterior = _with_more_latents(solution.posterior, latent_starts(likelihood, noise))
         return replace(solution, posterior=posterior, likelihood=likelihood)
     if likelihood.additive:
-        likelihood = type(likelihood).from_targets(noise).to(data.X)
+        likelihood = starting_likelihood(type(likelihood), noise).to(data.X)
         likelihood = for_rows_of(likelihood, solution.likelihood)
     return replace(solution, likelihood=likelihood)
 

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from typing_extensions import override
 
 from directgp.likelihoods.base import Likelihood
+from directgp.likelihoods.starts import parameter_floors
 from directgp.numerics.linalg import Cholesky
 from directgp.numerics.special import softplus_inverse
 from directgp.objectives.base import Objective
@@ -190,7 +191,7 @@ def floors(
     where the variance of f would soon underflow.
     """
     bounds = {"prior.raw_output_scale": torch.finfo(posterior.Z.dtype).tiny ** 0.5}
-    noise_bounds = likelihood.floors(_RELATIVE_DEVIATION * _spread(y))
+    noise_bounds = parameter_floors(likelihood, _RELATIVE_DEVIATION * _spread(y))
     bounds |= {f"likelihood.{name}": floor for name, floor in noise_bounds.items()}
     values = torch.tensor([*bounds.values()], dtype=torch.float64)
     return dict(zip(bounds, softplus_inverse(values).tolist(), strict=True))

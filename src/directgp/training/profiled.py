@@ -8,6 +8,7 @@ from jaxtyping import Float
 from torch import Tensor
 from typing_extensions import override
 
+from directgp.integration.parameters import parameter_gradient
 from directgp.likelihoods.base import ConjugateLikelihood
 from directgp.numerics.arrays import tensor_of
 from directgp.numerics.gaussian import kl_from_standard
@@ -115,7 +116,7 @@ class ProfiledProblem(ModelProblem):
             kl = 0.5 * q.u_mean.square().sum() if by_noise is None else kl_from_standard(*q)
             gradients = self.prior_gradients(gradient, by_mean)
             if by_noise is not None:
-                learned = likelihood.parameter_gradient((by_noise,), 1.0)
+                learned = parameter_gradient(likelihood, (by_noise,), 1.0)
                 gradients |= dict(zip(map(id, likelihood.learned()), learned, strict=True))
             value = value + beta / len(data) * kl if beta > 0 else value
             return value, self.joined(gradients)

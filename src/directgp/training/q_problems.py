@@ -31,7 +31,7 @@ class QProblem(ModelProblem):
         if not (self.data.X.is_cuda and self._group is None and self.posterior.prior.fused):
             return False
         # A graph cannot read values on the host, which a user's likelihood may do.
-        fixed = self.likelihood.fixed_work and not self.likelihood.own
+        fixed = self.likelihood.integration.fixed_work
         return fixed and self.objective.point_loss.fixed_work(self.likelihood)
 
     @final

@@ -302,7 +302,8 @@ def train_stream(
     if any(buffer.numel() > 1 for buffer in likelihood.buffers()):
         raise UnsupportedError(
             "train_stream needs a likelihood that is the same for every row. Got one with a "
-            f"constant of each row ({likelihood.row_argument}). Train on a sample, or leave it out."
+            f"constant of each row ({likelihood.rows.argument}). Train on a sample, or leave it "
+            "out."
         )
     size = 1 if processes is None else processes.size
     allowed = f"a multiple of the number of processes, {size}"

@@ -5,14 +5,16 @@ import math
 import time
 from contextlib import closing
 from dataclasses import replace
-from typing import TYPE_CHECKING, Literal, final
+from typing import TYPE_CHECKING, Literal, cast, final
 
 import torch
 from torch import Tensor
 
 from directgp.errors import CheckpointError, LostProcessError, NumericalError
+from directgp.integration.capabilities import has
 from directgp.likelihoods.base import ConjugateLikelihood
 from directgp.likelihoods.gaussian import Gaussian
+from directgp.likelihoods.starts import RoughStart
 from directgp.objectives.base import GibbsLoss, Objective
 from directgp.posteriors.collapsed import Whitened, calibrate
 from directgp.posteriors.sparse import SparsePosterior
@@ -133,10 +135,10 @@ class Trainer:
         posterior, likelihood, _ = model
         data = self.data
         alone = self._rows is None and self._group is None
-        if not (alone and likelihood.rough_start) or bool(posterior.u_mean.any()):
+        if not (alone and has(likelihood, RoughStart)) or bool(posterior.u_mean.any()):
             return
-        latent = likelihood.rough_latent(data.y)
-        if latent is None or not float(latent.var(correction=0)) > 0:
+        latent = cast(RoughStart, likelihood).starting_latent(data.y)
+        if not float(latent.var(correction=0)) > 0:
             return
         noise = Gaussian(_ROUGH_NOISE * float(latent.var(correction=0))).to(data.X)
         objective = Objective(GibbsLoss(), len(data), 1.0)

@@ -142,10 +142,10 @@ def split(
     if isinstance(validation, Given):
         examples = Data(validation.X, validation.y)
         require(
-            validation.likelihood is not None or not likelihood.has_row_values,
+            validation.likelihood is not None or not likelihood.rows.present(likelihood),
             "likelihood of Given",
             f"given where the training examples have a constant of each row "
-            f"({likelihood.row_argument})",
+            f"({likelihood.rows.argument})",
             "None",
             "Give likelihood.with_row_values(...) of the validation examples.",
         )

@@ -6,6 +6,7 @@ import torch
 import directgp
 from directgp.errors import InvalidInputError
 from directgp.likelihoods import Gaussian, GaussianKnownNoise, OrderedProbit, Tobit
+from directgp.likelihoods.units import in_units
 from directgp.numerics.intervals import ENDLESS
 
 FLOAT64 = torch.float64
@@ -57,7 +58,7 @@ def test_ends_below_y_are_refused() -> None:
 @pytest.mark.parametrize("unit", [2.0, -2.0])
 def test_limits_have_the_units_of_the_user(unit: float) -> None:
     """The limit 1 of t = unit·y + 3 is y = −1, or y = 1 where the sign is reversed."""
-    likelihood = Tobit(0.3, lower=1.0).in_units(unit, 3.0)
+    likelihood = in_units(Tobit(0.3, lower=1.0), unit, 3.0)
     t = torch.tensor([0.9, 1.0, 1.0 + 1e-9, 1.2], dtype=FLOAT64)
     seen = likelihood.observed((t - 3.0) / unit)
     assert seen.exact.tolist() == [False, False, False, True]

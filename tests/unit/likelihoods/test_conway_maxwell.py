@@ -10,7 +10,7 @@ from scipy.special import gammaln, logsumexp
 
 import directgp
 from directgp.likelihoods import ConwayMaxwellPoisson, Poisson
-from directgp.likelihoods.conway_maxwell import expanded, summed
+from directgp.likelihoods.conway_maxwell_normaliser import expanded, summed
 from tests.reference.log_expectation import log_partition
 
 FLOAT64 = torch.float64

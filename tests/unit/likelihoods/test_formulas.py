@@ -81,7 +81,7 @@ def test_against_autograd(row: LikelihoodRow) -> None:
 def test_log_concave_is_declared_where_it_holds(row: LikelihoodRow) -> None:
     f = torch.linspace(-30, 30, 601, dtype=FLOAT64)
     second = [row.make().derivatives(torch.full_like(f, y), f).second for y in row.targets]
-    assert bool((torch.stack(second) <= 0).all()) == row.make().log_concave
+    assert bool((torch.stack(second) <= 0).all()) == row.make().integration.log_concave
 
 
 @pytest.mark.parametrize("row", marked(LIKELIHOODS), ids=named)

@@ -18,6 +18,7 @@ from directgp.diagnostics import check_likelihood
 from directgp.errors import InvalidInputError, ModelFileError, NumericalError, UnsupportedError
 from directgp.experiments.comparison import compare
 from directgp.experiments.plan import make_plan
+from directgp.integration import Adaptive, LatentGrid, TrapezoidSums
 from directgp.likelihoods import (
     Derivatives,
     Gamma,
@@ -126,7 +127,7 @@ class Laplace(Likelihood):
 class SmoothLaplace(Laplace):
     """The same, with the false claim of no kink."""
 
-    log_concave = True
+    integration = Adaptive(log_concave=True)
 
 
 def row(*values: float) -> Tensor:
@@ -196,7 +197,7 @@ class DrawnNoise(Likelihood):
     """N(y; f₁, e^{f₂})."""
 
     num_latent = 2
-    strip = math.pi / 2
+    integration = LatentGrid(strip=math.pi / 2)
 
     def log_kernel(self, y: Tensor, f: Tensor) -> Tensor:
         mean, log_noise = f.unbind(-2)
@@ -271,9 +272,7 @@ def test_moments_that_do_not_exist_are_not_made_up() -> None:
 class Waiting(Likelihood):
     """Exponential waiting times of rate e^f."""
 
-    log_concave = True
-    strip = math.pi / 2
-    growth = 1.0
+    integration = TrapezoidSums(strip=math.pi / 2, growth=1.0)
 
     def log_kernel(self, y: Tensor, f: Tensor) -> Tensor:
         return f - y * torch.exp(f)
@@ -283,17 +282,17 @@ class Waiting(Likelihood):
 
 
 class TooWide(Waiting):
-    strip = 30.0
+    integration = TrapezoidSums(strip=30.0, growth=1.0)
 
 
 class NotConcave(HeavyTails):
-    log_concave = True
+    integration = Adaptive(log_concave=True)
 
 
 class Bent(AdditiveNormal):
     """Huber's density: its slope has no jump, the second derivative has."""
 
-    log_concave = True
+    integration = Adaptive(log_concave=True)
 
     def log_kernel(self, y: Tensor, f: Tensor) -> Tensor:
         r = (y - f).abs()
@@ -323,7 +322,7 @@ TARGETS = row(0.1, 2.0)
     [
         (SmoothLaplace(), r"kink: for y = 0\.1 its slope is 3\.333 left of f = 0\.1 and -3\.333"),
         (Bent(), r"Bent has a kink: for y = 0\.1 its second derivative is"),
-        (NotConcave(), r"is not concave: .* Set log_concave = False"),
+        (NotConcave(), r"is not concave: .* Set log_concave=False"),
         (TooWide(), r"strip and growth of TooWide must be right"),
         (WrongSlope(), r"WrongSlope must be of methods that agree.*derivatives by"),
         (WrongDraws(), r"WrongDraws must be .*draws by \d+\.\d standard errors"),

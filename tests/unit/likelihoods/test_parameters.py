@@ -83,13 +83,13 @@ def test_taking_shares_parameters(row: LikelihoodRow) -> None:
     taken = likelihood.take(torch.tensor([0, 2]))
     for mine, other in zip(taken.parameters(), likelihood.parameters(), strict=True):
         assert mine is other
-    assert likelihood.trainable == bool(row.theta)
+    assert bool(likelihood.learned()) == bool(row.theta)
 
 
 @pytest.mark.parametrize("row", marked(LIKELIHOODS), ids=named)
 def test_what_is_not_trained_gets_no_gradient(row: LikelihoodRow) -> None:
     likelihood = row.make().requires_grad_(False)
-    assert not likelihood.trainable
+    assert not likelihood.learned()
     assert not directgp.log_expectation(likelihood, *columns(ordinary(row))).requires_grad
 
 

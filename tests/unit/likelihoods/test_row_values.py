@@ -15,7 +15,7 @@ VALUES = torch.tensor([4.0, 6.0, 9.0])
 
 def test_every_argument_of_a_likelihood_is_known() -> None:
     for row in LIKELIHOODS.values():
-        argument = row.load().row_argument
+        argument = row.load().rows.argument
         assert argument is None or ROW_CONSTANTS[argument].task == row.task
 
 
@@ -26,14 +26,15 @@ def test_values_go_with_their_rows(likelihood: directgp.likelihoods.Likelihood) 
     y, f = torch.tensor([1.0, 3.0, 2.0]), torch.tensor([0.1, -0.4, 1.2])
     index = torch.tensor([2, 0])
     assert torch.equal(some.log_prob(y[index], f[index]), every.log_prob(y, f)[index])
-    assert every.has_row_values and not every.without_row_values().has_row_values
+    rows = likelihood.rows
+    assert rows.present(every) and not rows.present(rows.without(every))
     assert likelihood.with_row_values(None) is likelihood
 
 
 def test_a_likelihood_without_such_a_constant_takes_none() -> None:
     with pytest.raises(UnsupportedError, match="Gaussian has no constant of each row"):
         Gaussian().with_row_values(VALUES)
-    assert Gaussian().without_row_values().noise.item() == pytest.approx(0.1)
+    assert Gaussian.rows.without(Gaussian()).noise.item() == pytest.approx(0.1)
 
 
 @pytest.mark.parametrize("bad", [0.0, 2.5, float("nan"), float("inf")])

@@ -13,8 +13,7 @@ from typing_extensions import override
 
 from directgp import expected_log_prob, log_expectation
 from directgp.errors import NumericalError
-from directgp.likelihoods import Derivatives, Likelihood, Logistic, Poisson, Probit, StudentT
-from directgp.log_expectations.adaptive import (
+from directgp.integration.adaptive import (
     GAUSS_LEGENDRE,
     Panels,
     adaptive_gibbs,
@@ -24,7 +23,8 @@ from directgp.log_expectations.adaptive import (
     refined,
     scan,
 )
-from directgp.log_expectations.rule import FlatExamples
+from directgp.integration.contract import FlatExamples
+from directgp.likelihoods import Derivatives, Likelihood, Logistic, Poisson, Probit, StudentT
 
 
 def row(*values: float) -> Tensor:
@@ -131,8 +131,6 @@ def test_as_the_rules_that_know_the_likelihood(
 
 class Two(Likelihood):
     """y is f or 10 + f, as likely, with noise of 0.05: two peaks, of which one is far from q."""
-
-    log_concave = False
 
     @override
     def log_kernel(self, y: Tensor, f: Tensor) -> Tensor:

@@ -11,7 +11,7 @@ from torch import Tensor
 import directgp
 from directgp.errors import InvalidInputError, NumericalError, UnsupportedError
 from directgp.likelihoods import Likelihood, Logistic, NegativeBinomial, Poisson, Probit
-from directgp.likelihoods.base import ClosedFormLogPredictive
+from directgp.likelihoods.capabilities import ClosedFormLogPredictive
 from directgp.log_expectations import (
     BiasedMonteCarlo,
     ClosedForm,
@@ -190,8 +190,6 @@ def test_a_likelihood_without_closed_form_is_refused(
 
 class Odd(Likelihood):
     """A likelihood that is neither log-concave nor anything else that a rule can use."""
-
-    log_concave = False
 
     def log_kernel(self, y: Any, f: Any) -> Any:
         return -torch.log1p((f - y) ** 2)

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from directgp import expected_log_prob, log_expectation
 from directgp.errors import NumericalError, UnsupportedError
+from directgp.integration import LatentGrid
 from directgp.likelihoods import Derivatives, Gaussian, Likelihood
 from directgp.log_expectations import BiasedMonteCarlo, ProductSampling, Quadrature
 
@@ -18,11 +19,13 @@ NOISE = 0.3
 class SumOfLatents(Likelihood):
     """N(y; Σ_p f_p, σ²), whose integrals are those of one Gaussian latent."""
 
-    log_concave = True
-
     def __init__(self, number: int) -> None:
         super().__init__()
         self.num_latent = number
+
+    @property
+    def integration(self) -> LatentGrid:
+        return LatentGrid(log_concave=True)
 
     def log_kernel(self, y: Tensor, f: Tensor) -> Tensor:
         return -0.5 * (y - f.sum(-2)) ** 2 / NOISE

@@ -13,20 +13,19 @@ from typing_extensions import override
 
 import directgp
 from directgp.errors import NumericalError
+from directgp.integration import TrapezoidSums
+from directgp.integration.contract import Derivatives, Estimate, FlatExamples
+from directgp.integration.gaussian_sums import GaussianSums, _step, common_nodes
+from directgp.integration.gibbs import NATS_OF_FLOAT32, gibbs_term
+from directgp.integration.nodes import NATS, blocks_by_nodes, trapezoid_step
 from directgp.likelihoods import Likelihood, Logistic, NegativeBinomial, Poisson, Probit
-from directgp.likelihoods.base import Derivatives
 from directgp.likelihoods.bernoulli import Bernoulli
 from directgp.likelihoods.counts import PoissonSoftplus
-from directgp.log_expectations.elbo_term import (
-    NATS_OF_FLOAT32,
-    _integrate,
-    _step,
-    common_nodes,
-    gibbs_term,
-    own_nodes_estimate,
-)
-from directgp.log_expectations.nodes import NATS, blocks_by_nodes, trapezoid_step
-from directgp.log_expectations.rule import Estimate, FlatExamples
+
+
+def sums_of(likelihood: Likelihood) -> GaussianSums:
+    assert isinstance(likelihood.integration, TrapezoidSums)
+    return likelihood.integration.gaussian_sums
 
 
 def assert_partition(needed: Tensor) -> None:
@@ -116,19 +115,21 @@ def test_moments_of_q(nats: float) -> None:
 def test_the_same_integral_as_with_nodes_of_their_own(likelihood: Likelihood, number: int) -> None:
     """Also for more examples than one block holds."""
     some = rows(number, 0.5)
-    assert common_nodes(some[1], some[2].sqrt(), likelihood.strip, NATS) is not None
+    assert common_nodes(some[1], some[2].sqrt(), likelihood.integration.strip, NATS) is not None
+    sums = sums_of(likelihood)
     with torch.no_grad():
-        together = _integrate(FlatExamples(likelihood, *some), nats=NATS)
-        apart = own_nodes_estimate(FlatExamples(likelihood, *some), NATS)
+        together = sums.estimate(FlatExamples(likelihood, *some), nats=NATS)
+        apart = sums.over_separate_nodes(FlatExamples(likelihood, *some), NATS)
     assert_alike(together, apart, rtol=5e-9)
 
 
 @pytest.mark.parametrize("likelihood", LIKELIHOODS, ids=lambda each: type(each).__name__)
 def test_as_right_as_float32_can_show(likelihood: Likelihood) -> None:
     some = rows(300)
+    sums = sums_of(likelihood)
     with torch.no_grad():
-        coarse = _integrate(FlatExamples(likelihood, *some), nats=NATS_OF_FLOAT32)
-        fine = own_nodes_estimate(FlatExamples(likelihood, *some), 40.0)
+        coarse = sums.estimate(FlatExamples(likelihood, *some), nats=NATS_OF_FLOAT32)
+        fine = sums.over_separate_nodes(FlatExamples(likelihood, *some), 40.0)
     assert_alike(coarse, fine, rtol=2e-7)
 
 
@@ -157,8 +158,6 @@ def test_a_variance_near_the_end_of_numbers() -> None:
 
 class Steep(Bernoulli):
     """A link with a parameter of its own, as users may write it."""
-
-    strip = math.pi
 
     def __init__(self) -> None:
         super().__init__()
@@ -204,7 +203,7 @@ def test_a_wide_example_among_narrow_ones() -> None:
     others = torch.arange(40) != 7
     torch.testing.assert_close(beside[others], alone[others], rtol=1e-9, atol=0)
     sign = 2 * y[7] - 1
-    apart = own_nodes_estimate(
+    apart = sums_of(Probit()).over_separate_nodes(
         FlatExamples(Probit(), torch.ones(1).double(), sign * mean[7:8], variance[7:8]), NATS
     )
     torch.testing.assert_close(beside[7:8], apart.value, rtol=1e-9, atol=0)

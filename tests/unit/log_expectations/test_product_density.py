@@ -5,12 +5,12 @@ import torch
 from torch import Tensor
 
 from directgp.errors import NumericalError
+from directgp.integration.peaks import Peak, find_fall, find_peak, find_support, peak_of
 from directgp.likelihoods import Likelihood, Poisson, StudentT
-from directgp.log_expectations.quadrature import Peak, find_fall, find_peak, find_support, peak_of
 from tests.properties.tables import LIKELIHOODS, LikelihoodRow, Point, columns, marked, points
 from tests.properties.test_accuracy import named
 
-LOG_CONCAVE = [row for row in LIKELIHOODS if row.make().log_concave]
+LOG_CONCAVE = [row for row in LIKELIHOODS if row.make().integration.log_concave]
 HARD = [
     Point(0.0, mean, variance)
     for mean in (-300.0, -38.6, -5.0, 0.0, 5.0, 38.6, 300.0)

@@ -182,8 +182,6 @@ def test_constants_with_a_graph(kind: str, loss: str) -> None:
 class Curved(Likelihood):
     """y = sin-like curve of f plus noise: parameters of any shape, and no slopes in them."""
 
-    log_concave = False
-
     def __init__(self) -> None:
         super().__init__()
         self.shape = torch.nn.Parameter(torch.tensor([0.7, -0.2], dtype=FLOAT64))

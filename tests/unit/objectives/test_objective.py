@@ -182,7 +182,7 @@ def test_beta_is_checked(beta: float | Tensor, got: str) -> None:
     assert got in str(caught.value)
 
 
-CONCAVE = [row for row in LIKELIHOODS if row.make().log_concave]
+CONCAVE = [row for row in LIKELIHOODS if row.make().integration.log_concave]
 each_row = pytest.mark.parametrize("row", marked(CONCAVE), ids=lambda row: row.name)
 each_loss = pytest.mark.parametrize("gibbs", [True, False], ids=["gibbs", "log_loss"])
 

@@ -20,6 +20,7 @@ from directgp.log_expectations import BiasedMonteCarlo, ProductSampling, Quadrat
 from directgp.objectives import LogLoss, PointLoss
 from directgp.persistence import ModelState, kernels, load_model, save_model
 from directgp.posteriors import SparsePosterior
+from directgp.training.beta_path import repeated
 from tests.unit.persistence.cases import (
     KERNELS,
     LIKELIHOODS,
@@ -217,7 +218,7 @@ REFUSED: dict[str, tuple[Callable[[], dict[str, Any]], str]] = {
         lambda: {"posterior": posterior_with().repeated(2, shared_prior=True)},
         "batch of posteriors",
     ),
-    "batch of likelihoods": (lambda: {"likelihood": Gaussian().repeated(2)}, "one value"),
+    "batch of likelihoods": (lambda: {"likelihood": repeated(Gaussian(), 2)}, "one value"),
     "schedule": (
         lambda: {"params": {"rule": BiasedMonteCarlo(num_samples=lambda step: step + 1)}},
         "num_samples of BiasedMonteCarlo is a function",

@@ -218,7 +218,7 @@ def convergence_constants(problem: DescentProblem, region: Region) -> Convergenc
     identity N₃ = E[φ″ε]/√v and N₄ = E[φ″(ε²−1)]/v: at most B″√(2/πv) and 4B″/(v√(2πe)) in size.
     The KL term adds (β/n) max{1, 1/(2·lower²)}.
     """
-    if not problem.likelihood.log_concave:
+    if not problem.likelihood.integration.log_concave:
         raise UnsupportedError(
             f"convergence_constants needs a log-concave likelihood. "
             f"Got {type(problem.likelihood).__name__}."

@@ -8,7 +8,14 @@ from torch.nn import ModuleDict
 
 from directgp.datasets import Task
 from directgp.experiments import generator_of
-from directgp.likelihoods import Gaussian, Likelihood, PoissonExp, Probit
+from directgp.likelihoods import (
+    Gaussian,
+    Likelihood,
+    PoissonExp,
+    Probit,
+    rough_latent,
+    starting_likelihood,
+)
 from directgp.posteriors import SparsePosterior
 from directgp.training import TrainingResult
 from directgp_paper.experiments.cells import AIRLINE, PaperCell
@@ -50,8 +57,8 @@ def paper_model(cell: PaperCell, X: Tensor, y: Tensor) -> PaperModel:
 
     q(u) is the prior, and hyperparameters are initialised from the rows.
     """
-    likelihood = _LIKELIHOODS[cell.task].from_targets(y).to(y)
-    latent = likelihood.rough_latent(y)
+    likelihood = starting_likelihood(_LIKELIHOODS[cell.task], y).to(y)
+    latent = rough_latent(likelihood, y)
     posterior = SparsePosterior.from_data(
         X.cpu(),
         None if latent is None else latent.cpu(),

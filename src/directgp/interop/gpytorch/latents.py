@@ -11,8 +11,10 @@ from torch import Tensor
 from typing_extensions import override
 
 from directgp.errors import UnsupportedError, require
+from directgp.integration.contract import Derivatives
+from directgp.integration.latents import LatentGrid
 from directgp.likelihoods import Softmax
-from directgp.likelihoods.base import Derivatives, Likelihood
+from directgp.likelihoods.base import Likelihood
 from directgp.shapes import Marginals, Targets, Values
 
 
@@ -76,8 +78,6 @@ class MixedSoftmax(Likelihood):
     """
 
     task = "classification"
-    log_concave = True
-    fixed_work = False
 
     weights: Tensor
 
@@ -90,11 +90,12 @@ class MixedSoftmax(Likelihood):
 
     @property
     @override
-    def strip(self) -> float:
-        """Σ_k e^{(W f)_k} has no zero where the phases of its terms differ by less than π."""
+    def integration(self) -> LatentGrid:
+        # Σ_k e^{(W f)_k} has no zero where the phases of its terms differ by less than π.
         weights = self.weights.detach()
         widest = float((weights.amax(0) - weights.amin(0)).max())
-        return math.pi / widest if widest > 0 else math.inf
+        strip = math.pi / widest if widest > 0 else math.inf
+        return LatentGrid(strip=strip, log_concave=True)
 
     def _mixed(self, f: Values) -> Values:
         return self.weights @ f
@@ -125,6 +126,5 @@ class MixedSoftmax(Likelihood):
     def check_targets(self, y: Targets) -> None:
         self.classes.check_targets(y)
 
-    @override
     def check_shape(self, shape: tuple[int, ...]) -> None:
         """The weights are the same for all examples."""

@@ -20,9 +20,11 @@ from typing_extensions import override
 from directgp.errors import UnsupportedError, refuse, require, require_all
 from directgp.interop.gpytorch.latents import MixedSoftmax, latent_marginals
 from directgp.likelihoods import Poisson, Probit, Softmax
-from directgp.likelihoods.base import Classes, Likelihood, check_finite
+from directgp.likelihoods.base import Likelihood, check_finite
+from directgp.likelihoods.capabilities import Classes
 from directgp.likelihoods.gaussian import GaussianNoise
 from directgp.likelihoods.student_t import StudentTNoise
+from directgp.likelihoods.view import ExampleView
 from directgp.log_expectations.api import expected_log_prob, log_expectation
 from directgp.predictive import (
     predictive_cdf,
@@ -174,7 +176,7 @@ class GPyTorchLikelihood(GPyTorchBase):
     def with_arguments(self, *params: Any, **row_values: Tensor | None) -> Likelihood:
         """Return p(y given f) of directgp; inputs that GPyTorch passes are ignored."""
         constants = {name: values for name, values in row_values.items() if values is not None}
-        argument = self.base.row_argument
+        argument = self.base.rows.argument
         if others := constants.keys() - {argument}:
             raise UnsupportedError(
                 f"{type(self.base).__name__} has no use for {', '.join(sorted(others))}. "
@@ -258,7 +260,7 @@ class GivenGaussian(GaussianNoise):
     @property
     @override
     def noise(self) -> Tensor:
-        return self._per_example(self.given_noise)
+        return self._view.of(self.given_noise)
 
 
 @final
@@ -276,12 +278,12 @@ class GivenStudentT(StudentTNoise):
     @property
     @override
     def df(self) -> Tensor:
-        return self._per_example(self.given_df)
+        return self._view.of(self.given_df)
 
     @property
     @override
     def scale(self) -> Tensor:
-        return self._per_example(self.given_scale)
+        return self._view.of(self.given_scale)
 
 
 @contextmanager
@@ -310,9 +312,6 @@ def unvalidated() -> Iterator[None]:
 class Adapted(Likelihood):
     """``source(f, *args, **kwargs).log_prob(y)`` in float64, for all examples of this shape."""
 
-    # Unknown, as are derivatives beyond the first: there may be kinks.
-    log_concave = False
-
     def __init__(
         self, source: GPyTorchBase, shape: torch.Size, /, *args: Any, **kwargs: Any
     ) -> None:
@@ -328,8 +327,7 @@ class Adapted(Likelihood):
         if not self._indexed:
             return self
         twin = Adapted(self.source, self._shape, *self._args, **self._kwargs)
-        twin._taken = (*self._taken, index)
-        twin._frozen = self._frozen
+        twin._view = ExampleView((*self._view.taken, index), self._view.frozen)
         twin._indexed = True
         return twin
 
@@ -353,7 +351,7 @@ class Adapted(Likelihood):
     def check_targets(self, y: Targets) -> None:
         name = type(self.source).__name__
         check_finite(y, name)
-        shape = y.shape if self._taken else self._shape
+        shape = y.shape if self._view.taken else self._shape
         f = torch.zeros(shape, dtype=torch.float64, device=y.device)
         with unvalidated():
             distribution = self._given(f)
@@ -363,14 +361,13 @@ class Adapted(Likelihood):
             inside = support.check(y.double())
             require_all(inside, y, f"y of {name}", "in the support of the likelihood")
 
-    @override
     def check_shape(self, shape: tuple[int, ...]) -> None:
         """Raise `UnsupportedError` if p(y given f) of an example depends on other examples.
 
         Examples are evaluated in groups. That is valid if the moments in a group are those among
         all examples, with parameters and arguments either whole or indexed by the group.
         """
-        if self._taken:
+        if self._view.taken:
             return
         for indexed in (False, True):
             self._indexed = indexed
@@ -420,7 +417,7 @@ class Adapted(Likelihood):
         if not isinstance(value, Tensor):
             return value
         wide = value.double() if value.is_floating_point() else value
-        return self._per_example(wide) if self._indexed else wide
+        return self._view.of(wide) if self._indexed else wide
 
 
 def _fingerprint(distribution: Distribution) -> Tensor:

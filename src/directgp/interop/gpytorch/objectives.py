@@ -23,7 +23,7 @@ from directgp.interop.gpytorch.likelihoods import (
     latents_of,
     translated,
 )
-from directgp.likelihoods.base import Likelihood, broadcast_shape
+from directgp.likelihoods.base import Likelihood, broadcast_shape, check_shape
 from directgp.log_expectations.api import check_arguments
 from directgp.log_expectations.rule import Rule
 from directgp.objectives.base import GibbsLoss, Objective, PointLoss, resolve_point_loss
@@ -183,7 +183,7 @@ class DirectObjective(_ApproximateMarginalLogLikelihood):
                 remedy = "Set gpytorch.settings.observation_nan_policy('mask') for missing targets."
                 require_all(observed, y, f"y of {who}", "a number", remedy)
             # Before `take`, since the likelihood has the shape of all examples.
-            likelihood.check_shape(tuple(q.mean.shape))
+            check_shape(likelihood, tuple(q.mean.shape))
             observed = observed.expand(zeros.shape)
             if not bool(observed.any()):
                 return zeros

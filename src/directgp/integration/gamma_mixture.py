@@ -1,4 +1,4 @@
-"""Integrate log E_q[p] for Student's t noise, a scale mixture of Gaussians, to 1e-10.
+"""Integrate log E_q[p] for a Gamma mixture of Gaussians (Student's t noise), to 1e-10.
 
 p(y given f) = ∫ N(y; f, w(t)) π(t) dt gives E_q[p] = ∫ N(y; μ, v + w(t)) π(t) dt: one smooth
 integral over t whatever the residual and v, where the integral over f may have two far peaks. Here
@@ -8,17 +8,28 @@ products of a factor for each example and one for each node.
 """
 
 import math
+from dataclasses import dataclass
 from functools import lru_cache, partial
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, cast, final
 
 import numpy as np
 import torch
 from torch import Tensor
+from typing_extensions import override
 
 from directgp.errors import NumericalError
-from directgp.likelihoods.student_t import StudentTNoise
-from directgp.log_expectations.nodes import blocks_by_nodes, nodes_for_all
-from directgp.log_expectations.rule import Estimate
+from directgp.integration.adaptive import POINTS, adaptive_gibbs
+from directgp.integration.capabilities import GammaPrecision
+from directgp.integration.contract import (
+    NEEDED_NODES,
+    Density,
+    Estimate,
+    FlatExamples,
+    Integrator,
+    Method,
+    Nodes,
+)
+from directgp.integration.nodes import blocks_by_nodes, nodes_for_all, recorded_nodes
 from directgp.numerics.arrays import (
     Array,
     array_of,
@@ -31,7 +42,6 @@ from directgp.numerics.arrays import (
     zeros,
 )
 from directgp.numerics.fixed_sizes import constant, fixed_size, fixed_sizes
-from directgp.shapes import Row
 
 _NATS = 25.0
 """Values err by less than 1e-10; the slope in v sums terms of either sign, and errs by more."""
@@ -128,15 +138,30 @@ def _starts(
     return start, growth, (last - rule.first) / rule.step + 1
 
 
+@final
+@dataclass(frozen=True, kw_only=True)
+class GammaMixture(Integrator):
+    """Integrals of Gaussian noise whose precision has a Gamma distribution, `GammaPrecision`."""
+
+    @override
+    def of_density(self, density: Density, nodes: Nodes = NEEDED_NODES) -> Method:
+        estimate = partial(mixture_estimate, num_nodes=nodes.number)
+        return Method(recorded_nodes(), estimate, self.fixed_work)
+
+    @override
+    def of_log_density(self, density: Density, nats: float) -> Method:
+        return Method(POINTS, adaptive_gibbs)
+
+
 @without_warnings
-def mixture_estimate(
-    likelihood: StudentTNoise, y: Row, mean: Row, variance: Row, num_nodes: int | Literal["auto"]
-) -> Estimate:
+def mixture_estimate(examples: FlatExamples, num_nodes: int | Literal["auto"]) -> Estimate:
     """Compute value and slopes over nodes in t, as many as needed if `num_nodes` is "auto".
 
     On a CPU numpy computes what is not for each node: its calls take less time than torch's.
     """
-    numbers = y, mean, variance, likelihood.df, likelihood.scale
+    likelihood, y, mean, variance = examples
+    mixture = cast(GammaPrecision, likelihood)
+    numbers = y, mean, variance, mixture.df, mixture.scale
     target, centre, v, df, scale = (array_of(each) for each in numbers)
     xp, half, noise, residual = library_of(v), 0.5 * df, scale * scale, target - centre
     special = special_of(v)
@@ -157,7 +182,7 @@ def mixture_estimate(
     base = half * xp.log(half) - special.gammaln(half) - 0.5 * math.log(2 * math.pi)
     value = xp.log(total / xp.sqrt(unit)) + top + half * start + base
     columns = [value, residual / unit * once, 0.5 * (square * twice - once) / unit]
-    if likelihood.trainable:
+    if likelihood.learned():
         by_df = xp.log(half) + 1 - special.digamma(half) + start + place - growth * rate
         # E[w(r²p² − p)] with p = 1/(v + w), so that pw = 1 − pv.
         by_scale = square * (once - v * twice) + v * once - 1

@@ -3,15 +3,15 @@
 q̃ may have one peak near the mean of q and one near the peak of p, and slow tails around either.
 """
 
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
 from directgp.errors import UnsupportedError
-from directgp.likelihoods.base import UnimodalInF
-from directgp.log_expectations.rule import FlatExamples
+from directgp.integration.capabilities import OnePeak, has
+from directgp.integration.contract import FlatExamples
 from directgp.shapes import Row
 
 Pair = Float[Tensor, "2 n"]
@@ -34,15 +34,15 @@ _NEAREST = 0.3
 """Part of the length of a Gaussian peak of the smallest width from which they are searched."""
 
 
-def unimodal(examples: FlatExamples) -> UnimodalInF:
-    """Return the likelihood; raise `UnsupportedError` if it is not known to have one peak."""
-    likelihood = examples.likelihood
-    if not isinstance(likelihood, UnimodalInF):
+def one_peak(examples: FlatExamples) -> OnePeak:
+    """Return the density; raise `UnsupportedError` if it is not known to have one peak."""
+    density = examples.likelihood
+    if not has(density, OnePeak):
         raise UnsupportedError(
             f"Product sampling needs a likelihood that is log-concave, or bounded with one peak "
-            f"in f. Got {type(likelihood).__name__}. Use Quadrature or BiasedMonteCarlo."
+            f"in f. Got {type(density).__name__}. Use Quadrature or BiasedMonteCarlo."
         )
-    return likelihood
+    return cast(OnePeak, density)
 
 
 class Peaks(NamedTuple):
@@ -62,8 +62,8 @@ def find_peaks(examples: FlatExamples) -> Peaks:
     scale mixture of Gaussians. They never leave the interval, and serve where Newton's step would.
     A peak that is not quite found costs accuracy only: nodes may lie anywhere.
     """
-    likelihood, (_, y, mean, variance) = unimodal(examples), examples
-    end = likelihood.argmax(y) - mean
+    likelihood, y, mean, variance = examples
+    end = one_peak(examples).argmax(y) - mean
     end = torch.where(end.isinf(), 0.0, end)
     precision = 1 / variance
     delta = torch.stack([torch.zeros_like(end), end])
@@ -87,8 +87,8 @@ def settled_peaks(examples: FlatExamples) -> Peaks:
     Of points between the mean of q and the peak of p, the first and the last that are higher than
     their neighbours have a peak next to them. It is found by Newton's steps, or halving.
     """
-    likelihood, (_, y, mean, variance) = unimodal(examples), examples
-    end = likelihood.argmax(y) - mean
+    likelihood, y, mean, variance = examples
+    end = one_peak(examples).argmax(y) - mean
     end = torch.where(end.isinf(), 0.0, end)
     precision = 1 / variance
     share = torch.arange(_SCANNED + 1, dtype=mean.dtype, device=mean.device)[:, None] / _SCANNED

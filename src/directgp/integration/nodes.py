@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from directgp.errors import NumericalError
-from directgp.log_expectations.rule import row_blocks, rows_for
+from directgp.integration.evaluate import row_blocks, rows_for
 from directgp.numerics.arrays import Array, array_of, tensor_of
 from directgp.numerics.fixed_sizes import fixed_size, fixed_sizes
 from directgp.shapes import Row, Values

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import NamedTuple, final
 
@@ -10,9 +11,20 @@ import torch
 from jaxtyping import Bool, Float, Int
 from numpy.typing import NDArray
 from torch import Tensor
+from typing_extensions import override
 
 from directgp.errors import NumericalError
-from directgp.log_expectations.rule import Estimate, FlatExamples
+from directgp.integration.contract import (
+    NEEDED_NODES,
+    Density,
+    Estimate,
+    FlatExamples,
+    Integrator,
+    Method,
+    Nodes,
+    require_needed_nodes,
+)
+from directgp.integration.parameters import average_slopes
 from directgp.numerics.autograd import Slopes
 from directgp.shapes import Points, Row
 
@@ -236,11 +248,30 @@ class StandardExamples(FlatExamples):
         return torch.zeros_like(self.mean).index_add(0, owner, values.sum(0))
 
     def average_slopes(self, owner: Owner, z: PanelPoints, weights: PanelPoints) -> Slopes:
-        """Return `Likelihood.average_slopes` summed over the panels of each example."""
+        """Return `average_slopes` summed over the panels of each example."""
         some = self.take(owner)
-        columns = some.likelihood.average_slopes(some.y, some.f(z), weights)
+        columns = average_slopes(some.likelihood, some.y, some.f(z), weights)
         with torch.enable_grad():
             return tuple(torch.zeros_like(self.mean).index_add(0, owner, each) for each in columns)
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Adaptive(Integrator):
+    """Integrals of any density, by panels that are halved until they are accurate.
+
+    It searches for all peaks and kinks of p(y given f), which takes longer than sums.
+    """
+
+    @override
+    def of_density(self, density: Density, nodes: Nodes = NEEDED_NODES) -> Method:
+        needs = "that is log-concave or analytic in f, with a strip"
+        require_needed_nodes(density, nodes, needs)
+        return Method(POINTS, adaptive_log_expectation)
+
+    @override
+    def of_log_density(self, density: Density, nats: float) -> Method:
+        return Method(POINTS, adaptive_gibbs)
 
 
 def adaptive_log_expectation(given: FlatExamples) -> Estimate:

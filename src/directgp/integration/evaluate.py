@@ -1,0 +1,154 @@
+"""Evaluate a method on examples of any shape, in blocks, and attach slopes as gradients."""
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from jaxtyping import Int
+from torch import Tensor
+from torch.autograd import Function
+
+from directgp.errors import require
+from directgp.integration.contract import Density, Estimate, FlatExamples, Method
+from directgp.integration.parameters import parameter_gradient
+from directgp.numerics.autograd import Slopes, first_order
+from directgp.numerics.fixed_sizes import recording
+from directgp.shapes import BatchedRow, LatentPoints, Targets, Values
+
+Rows = tuple[Values, Values, Values]
+"""Targets, means and variances: floating tensors of one shape.
+
+With P latents targets have shape (..., n), and means and variances (..., P, n)."""
+
+
+def of_one_shape(y: Targets, mean: Values, variance: Values, num_latent: int = 1) -> Rows:
+    """Return floating targets and marginals, broadcast to one shape.
+
+    Tensors that already have that shape are returned as they are, so that no node joins the graph.
+    """
+    target = y if y.is_floating_point() else y.double()
+    if num_latent > 1:
+        shape = tuple(mean.shape)
+        fits = len(shape) >= 2 and shape[-2] == num_latent and variance.shape == mean.shape
+        allowed = f"of one shape (..., {num_latent}, n), with an axis of latents"
+        require(fits, "mean and variance of f", allowed, f"{shape} and {tuple(variance.shape)}")
+        return target.expand(*shape[:-2], shape[-1]), mean, variance
+    if target.shape == mean.shape == variance.shape:
+        return target, mean, variance
+    target, mean, variance = torch.broadcast_tensors(target, mean, variance)
+    return target, mean, variance
+
+
+def gather(parts: "list[tuple[Int[Tensor, ' _'], Slopes]]") -> Slopes:
+    """Combine the columns of parts of the examples, given with their indices."""
+    index = torch.cat([index for index, _ in parts])
+    with torch.enable_grad():
+        joined = (torch.cat(each, -1) for each in zip(*(part for _, part in parts), strict=True))
+        return tuple(torch.empty_like(each).index_copy(-1, index, each) for each in joined)
+
+
+def without_overflow(
+    weights: LatentPoints, first: LatentPoints, second: LatentPoints
+) -> tuple[LatentPoints, LatentPoints]:
+    """Replace slopes by 0 at points of weight 0, where they may overflow."""
+    # On a GPU this check would wait for the device, which costs more than it saves.
+    if not (second.is_cuda or recording()) and math.isfinite(second.sum()):
+        return first, second
+    weightless = weights == 0
+    return first.masked_fill(weightless, 0.0), second.masked_fill(weightless, 0.0)
+
+
+_CPU_ELEMENTS = 80_000
+"""Elements of an array, 640 KB: it stays in the cache and is not allocated anew."""
+
+_DEVICE_ELEMENTS = 1 << 27
+
+_CPU_EXAMPLES = 8192
+"""Examples of a block; more gain nothing, however few points each has."""
+
+
+def rows_for(points: int, device: torch.device) -> int:
+    """Return the block size for examples with this many points each."""
+    if device.type != "cpu":
+        return max(1, _DEVICE_ELEMENTS // points)
+    return min(max(256, _CPU_ELEMENTS // points), _CPU_EXAMPLES)
+
+
+def row_blocks(
+    num_rows: int, points: int, device: torch.device
+) -> list[tuple[slice, Int[Tensor, " r"]]]:
+    """Return successive blocks of examples, each as a slice and as indices."""
+    size = rows_for(points, device)
+    index = torch.arange(num_rows, device=device)
+    slices = [slice(start, start + size) for start in range(0, max(num_rows, 1), size)]
+    return [(block, index[block]) for block in slices]
+
+
+def estimate_rows(method: Method, likelihood: Density, rows: Rows) -> Slopes:
+    """Return the columns of the estimate for examples of any shape and dtype, in float64.
+
+    The number of points of the method for each example sets the block size.
+    """
+    points, estimator = method.points, method.estimate
+    shape, number, device = rows[0].shape, rows[0].numel(), rows[0].device
+    with torch.no_grad():
+        wide = [tensor.detach().double() for tensor in rows]
+        if len(shape) != 1:
+            wide, likelihood = [_flat(row, shape) for row in wide], likelihood.take(shape)
+        if number <= rows_for(points, device):
+            estimate = estimator(FlatExamples(likelihood, *wide))
+        else:
+            estimate = Estimate.join(
+                estimator(FlatExamples(likelihood.take(index), *(row[..., block] for row in wide)))
+                for block, index in row_blocks(number, points, device)
+            )
+    if len(shape) == 1:
+        return estimate.columns
+    with torch.enable_grad():
+        return tuple(_unflat(column, shape) for column in estimate.columns)
+
+
+def _flat(row: Values, shape: torch.Size) -> BatchedRow:
+    """Return examples of this shape along one axis, after that of the latents if there is one."""
+    return row.reshape(-1) if row.shape == shape else row.movedim(-2, 0).flatten(1)
+
+
+def _unflat(column: BatchedRow, shape: torch.Size) -> Values:
+    """Undo `_flat`."""
+    if column.dim() == 1:
+        return column.reshape(shape)
+    return column.reshape(len(column), *shape).movedim(0, -2)
+
+
+def per_latent(values: Values, like: Values) -> Values:
+    """Return one value for each example with an axis of latents, if `like` has one more axis."""
+    return values if values.dim() == like.dim() else values.unsqueeze(-2)
+
+
+def evaluate(method: Method, likelihood: Density, rows: Rows) -> Values:
+    """Return the values of `estimate_rows`, with its slopes as gradients, in the mean's dtype."""
+    if not torch.is_grad_enabled():
+        likelihood = likelihood.frozen()
+    slopes = estimate_rows(method, likelihood, rows)
+    apply: Callable[..., Tensor] = _Attach.apply
+    return apply(slopes, likelihood, *rows[1:], *likelihood.learned())
+
+
+class _Attach(Function):
+    """The value of an estimate, with its slopes as first derivatives; there are no second ones."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, slopes: Slopes, likelihood: Density, mean: Tensor, *others: Tensor
+    ) -> Tensor:
+        ctx.likelihood, ctx.parameters = likelihood, slopes[3:]
+        ctx.slopes = [slope.to(mean.dtype) for slope in slopes[1:3]]
+        return slopes[0].to(mean.dtype, copy=True)
+
+    @staticmethod
+    @first_order
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        shares = parameter_gradient(ctx.likelihood, ctx.parameters, grad.double())
+        products = (per_latent(grad, slope) * slope for slope in ctx.slopes)
+        return None, None, *products, *shares
