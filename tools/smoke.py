@@ -1,9 +1,10 @@
 """Install the wheel of `make build` into new environments, and use it as a user would.
 
 ``python tools/smoke.py dist``: first without extras (README's snippet, a saved model, packages, the
-sentence for a missing extra), then with the extra `cli` (compare, fit and predict on a CSV). Prints
-sizes and times. Nothing of the source tree can be imported there. Options of pip, such as
-``-c constraints.txt`` or an index, follow the folder.
+sentence for a missing extra), then with the extra `cli` (compare, fit and predict on a CSV; how to
+install the paper's package), then with directgp-paper (its experiments, a report from the committed
+results). Prints sizes and times. Nothing of the source tree can be imported there. Options of pip,
+such as ``-c constraints.txt`` or an index, follow the folder.
 """
 
 import os
@@ -44,9 +45,10 @@ for absent, use in (("matplotlib", lambda: model.plot_predictions(X)),
 
 
 def main() -> None:
-    """Run both stages."""
+    """Run the three stages."""
     folder, options = Path(sys.argv[1]).resolve(), sys.argv[2:]
     (wheel,) = folder.glob("directgp-*.whl")
+    (paper,) = folder.glob("directgp_paper-*.whl")
     with tempfile.TemporaryDirectory() as place:
         here = Path(place)
         (here / "data.csv").write_text(table())
@@ -66,6 +68,15 @@ def main() -> None:
         run(here, "directgp", "predict", "model", "data.csv", "--out", "predictions.csv")
         expect((here / "predictions.csv").read_text().count("\n") == ROWS + 1)
         print("compare, fit and predict work.")
+        missing = run(here, "directgp", "reproduce", "--list", code=2)
+        expect("pip install 'directgp[paper]'" in missing and "Traceback" not in missing)
+        # An index may have no directgp of this version, which is installed.
+        install(here, str(paper), [*options, "--no-deps"])
+        expect("C14" in run(here, "directgp", "reproduce", "--list"))
+        results = ROOT / "paper" / "docs" / "reproduction" / "results.parquet"
+        only = ("--report-only", "--merge", str(results), "--out", "again")
+        expect("index.html" in run(here, "directgp", "reproduce", *only))
+        print("With directgp-paper: reproduce lists its experiments, and reports the results.")
 
 
 ROWS = 60

@@ -2,6 +2,7 @@
 
 import inspect
 import json
+import re
 import subprocess
 import sys
 import warnings
@@ -186,7 +187,8 @@ def _repr(value: Any) -> str:
     if isinstance(value, dict):
         return f"dict of {sorted(map(str, value))}"
     if _is_type_alias(value):
-        return str(value)
+        # An object in `Annotated` is shown with its address.
+        return re.sub(r" object at 0x[0-9a-f]+", "", str(value))
     return f"<{type(value).__name__}>"
 
 

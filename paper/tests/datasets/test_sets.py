@@ -2,6 +2,8 @@
 
 import os
 import re
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -12,6 +14,7 @@ import pyarrow as pa
 import pytest
 from scipy.io import savemat
 
+from directgp.datasets.catalogues import PAPER_SETS
 from directgp_paper.datasets import PAPER, PaperDataset, open_paper
 from directgp_paper.datasets.sets import (
     read_abalone,
@@ -285,3 +288,16 @@ def test_peds1(nested: bool, tmp_path: Path) -> None:
     table = read_peds1([tmp_path / "peds.mat"])
     assert numbers(table)[:, :-1].tolist() == X.astype(np.float32).tolist()
     assert table["y"].to_pylist() == y.tolist()
+
+
+def test_the_library_knows_the_names() -> None:
+    assert PAPER_SETS == tuple(PAPER)
+
+
+def test_sets_are_opened_without_torch() -> None:
+    code = (
+        "import sys; from directgp_paper.datasets import open_paper;"
+        "open_paper('ringnorm', download=False); print({'torch', 'sklearn'} & set(sys.modules))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "set()"

@@ -188,7 +188,6 @@ def test_datasets_import_neither_torch_nor_pandas() -> None:
         Path(f"{frames}.py").write_text("raise ImportError")
     code = (
         "import sys; from directgp.datasets import open_problem; open_problem('counts');"
-        "from directgp_paper.datasets import open_paper; open_paper('ringnorm', download=False);"
         "print({'torch', 'sklearn', 'pandas', 'polars'} & set(sys.modules))"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
