@@ -189,7 +189,7 @@ def test_noise_of_one_level_leaves_all_as_it_was(
     x = changing(200, 2)[0]
     y = np.sin(3 * x[:, 0]) + 0.3 * np.random.default_rng(2).standard_normal(200)
     model = SparseGPRegressor(**FAST, **settings).fit(x, y)
-    monkeypatch.setattr(Fit, "_with_changing_noise", lambda self: {})
+    monkeypatch.setattr(Fit, "_changing_noise", lambda self: (None, ""))
     before = SparseGPRegressor(**FAST, **settings).fit(x, y)
     assert np.array_equal(model.predict(x, True), before.predict(x, True))
 

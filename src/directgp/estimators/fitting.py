@@ -11,7 +11,7 @@ from directgp.estimators.preprocessing import TrainingTable
 from directgp.estimators.settings import FitSettings
 from directgp.estimators.starting_models import named_likelihood
 from directgp.integration.capabilities import has
-from directgp.likelihoods.base import ConjugateLikelihood
+from directgp.likelihoods.base import ConjugateLikelihood, Likelihood
 from directgp.likelihoods.capabilities import GaussianPredictive
 from directgp.log_expectations.api import check_own
 from directgp.registry import LIKELIHOODS
@@ -134,6 +134,7 @@ class Fit:
         enough = examples is not None or len(self.data) > 1
         require(enough, who, "at least two different ones", got, remedy)
         validation, description = self._validation(examples)
+        changing_noise, noise_name = self._changing_noise()
         search = Search(
             recipe=self.recipe,
             data=self.data,
@@ -142,7 +143,8 @@ class Fit:
             effort=EFFORTS[self.settings.effort],
             grows=self.settings.grows,
             n_jobs=self.settings.jobs,
-            **self._with_changing_noise(),
+            with_changing_noise=changing_noise,
+            noise_name=noise_name,
         ).run(self.models, betas, modes)
         best = search.best
         end = search.end
@@ -175,8 +177,11 @@ class Fit:
         """Return the coverage of the training rows."""
         return Coverage.of([(result, self.data, result.likelihood)], self.recipe.point_loss())
 
-    def _with_changing_noise(self) -> dict[str, Any]:
-        """Return what "auto" compares, too, where the noise of real targets depends on X."""
+    def _changing_noise(self) -> tuple[Likelihood | None, str]:
+        """Return the likelihood, and its name, for real targets whose noise depends on X.
+
+        None if the settings leave no such choice.
+        """
         row = self.models[0]
         # Families on another scale of f have noise that depends on the mean.
         plain = has(row[0].likelihood, GaussianPredictive) and not any(
@@ -186,14 +191,14 @@ class Fit:
         open_choice = self.settings.likelihood == "auto" and isinstance(self.settings.kernel, str)
         by_density = self.recipe.point_loss().validation_loss().log_density
         if not (plain and open_choice and by_density) or self.table.row_argument is not None:
-            return {}
+            return None, ""
         (name,) = (row.name for row in LIKELIHOODS.values() if row.auto_for == "changing noise")
         likelihood = named_likelihood(name, self.table.y)
         try:
             self.recipe.check(likelihood)
         except UnsupportedError:
-            return {}
-        return {"with_changing_noise": likelihood, "noise_name": name}
+            return None, ""
+        return likelihood, name
 
     def update(self, beta: float, mode: str) -> TrainingResult:
         """Update q(u) of a model of this β and mode with the rows, and hold all the rest."""

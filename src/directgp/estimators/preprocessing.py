@@ -225,11 +225,6 @@ class Scalings:
             imputation,
         )
 
-    @classmethod
-    def identity(cls, d: int) -> "Scalings":
-        """Return the scalings that change nothing."""
-        return cls(ColumnScaling.identity(d), ColumnScaling.identity(1))
-
     @property
     def unit(self) -> float:
         """The targets of the user are unit·y + offset."""
