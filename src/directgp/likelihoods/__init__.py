@@ -15,6 +15,7 @@ from directgp.likelihoods.ordinal import OrderedProbit
 from directgp.likelihoods.softmax import RobustMax, Softmax
 from directgp.likelihoods.student_t import StudentT
 from directgp.likelihoods.tobit import Tobit
+from directgp.likelihoods.weibull import Weibull
 from directgp.likelihoods.zero_inflated import ZeroInflatedNegativeBinomial, ZeroInflatedPoisson
 
 __all__ = [
@@ -37,6 +38,7 @@ __all__ = [
     "Softmax",
     "StudentT",
     "Tobit",
+    "Weibull",
     "ZeroInflatedNegativeBinomial",
     "ZeroInflatedPoisson",
 ]
