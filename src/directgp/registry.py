@@ -187,6 +187,7 @@ LIKELIHOODS = Registry(
     LikelihoodRow("beta", f"{_LIKELIHOODS}.beta:Beta", auto_for="proportion"),
     LikelihoodRow("gaussian_known_noise", f"{_LIKELIHOODS}.gaussian:GaussianKnownNoise"),
     LikelihoodRow("tobit", f"{_LIKELIHOODS}.tobit:Tobit"),
+    LikelihoodRow("weibull", f"{_LIKELIHOODS}.weibull:Weibull"),
     LikelihoodRow("probit", f"{_LIKELIHOODS}.bernoulli:Probit", task="classification", auto=True),
     LikelihoodRow("logistic", f"{_LIKELIHOODS}.bernoulli:Logistic", task="classification"),
     LikelihoodRow(

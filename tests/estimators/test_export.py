@@ -47,6 +47,7 @@ LEVELS = (0.05, 0.5, 0.95)
 
 TARGETS = {
     "gamma": POSITIVE,
+    "weibull": POSITIVE,
     "log_normal": POSITIVE,
     "beta": 1 / (1 + np.exp(-NUMBERS)),
     "probit": NUMBERS > 0,

@@ -34,6 +34,7 @@ from directgp.likelihoods import (
     Probit,
     StudentT,
     Tobit,
+    Weibull,
     ZeroInflatedNegativeBinomial,
     ZeroInflatedPoisson,
 )
@@ -143,6 +144,11 @@ def ordered(first: Tensor, gap_1: Tensor, gap_2: Tensor) -> OrderedProbit:
     return OrderedProbit(thresholds=[first, first + gap_1, first + gap_1 + gap_2])
 
 
+def censored_times(shape: float | Tensor) -> Weibull:
+    """Times that are censored to the right."""
+    return Weibull(shape).with_row_values(torch.tensor(torch.inf, dtype=torch.float64))
+
+
 def _sixty_trials() -> Likelihood:
     return Binomial().with_row_values(torch.tensor(60.0))
 
@@ -171,6 +177,17 @@ LIKELIHOODS = [
         {"noise": 0.25},
         discrete=False,
         kind="censored",
+        absolute=1e-12,
+        slow=True,
+    ),
+    LikelihoodRow("weibull", Weibull, POSITIVE, {"shape": 0.75}, False, "positive"),
+    LikelihoodRow(
+        "weibull_censored",
+        censored_times,
+        POSITIVE,
+        {"shape": 0.75},
+        discrete=False,
+        kind="positive",
         absolute=1e-12,
         slow=True,
     ),

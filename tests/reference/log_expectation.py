@@ -153,6 +153,16 @@ def gamma(y: mpf, f: mpf, shape: mpf) -> mpf:
     return free - shape * f - shape * y * _mp.exp(-f)
 
 
+def weibull(y: mpf, f: mpf, shape: mpf) -> mpf:
+    """Compute the log density of the Weibull distribution of scale e^f and the given shape."""
+    return _log(shape / y) + shape * (_log(y) - f) + weibull_censored(y, f, shape)
+
+
+def weibull_censored(y: mpf, f: mpf, shape: mpf) -> mpf:
+    """Compute the log of the probability of a longer time, −(y e^−f)^k."""
+    return -_mp.exp(shape * (_log(y) - f))
+
+
 def log_normal(y: mpf, f: mpf, noise: mpf) -> mpf:
     """Compute log(N(log y; f, noise)/y)."""
     return gaussian(_log(y), f, noise) - _log(y)
@@ -221,13 +231,16 @@ LOG_PROBS: Mapping[str, LogProb] = {
     "gaussian_known_noise": gaussian_known_noise,
     "gamma": gamma,
     "log_normal": log_normal,
+    "weibull": weibull,
+    "weibull_censored": weibull_censored,
     "beta": beta,
     "tobit": tobit,
     "ordinal": ordinal,
 }
 
 _DISCRETE = LOG_PROBS.keys() - {
-    *{"gaussian", "student_t", "gaussian_known_noise", "gamma", "log_normal", "beta", "tobit"}
+    *{"gaussian", "student_t", "gaussian_known_noise", "gamma", "log_normal", "beta", "tobit"},
+    "weibull",
 }
 
 _SHORT = {"beta", "tobit", "ordinal"}

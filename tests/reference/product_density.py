@@ -84,6 +84,8 @@ LOG_DENSITIES: Mapping[str, LogDensity] = {
     "gaussian_known_noise": lambda y, f, extra: -0.5 * (y - f) ** 2 / (0.2 + extra),
     "gamma": lambda y, f, shape: -shape * (f + y * np.exp(-f)),
     "log_normal": lambda y, f, noise: -0.5 * (np.log(y) - f) ** 2 / noise,
+    "weibull": lambda y, f, shape: -shape * f - np.exp(shape * (np.log(y) - f)),
+    "weibull_censored": lambda y, f, shape: -np.exp(shape * (np.log(y) - f)),
     "beta": _beta,
     "tobit": _tobit,
     "ordinal": _ordinal,

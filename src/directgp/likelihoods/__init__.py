@@ -16,6 +16,7 @@ from directgp.likelihoods.softmax import RobustMax, Softmax
 from directgp.likelihoods.starts import rough_latent, starting_likelihood
 from directgp.likelihoods.student_t import StudentT
 from directgp.likelihoods.tobit import Tobit
+from directgp.likelihoods.weibull import Weibull
 from directgp.likelihoods.zero_inflated import ZeroInflatedNegativeBinomial, ZeroInflatedPoisson
 
 __all__ = [
@@ -41,6 +42,7 @@ __all__ = [
     "StudentT",
     "Tobit",
     "UnimodalInF",
+    "Weibull",
     "ZeroInflatedNegativeBinomial",
     "ZeroInflatedPoisson",
     "rough_latent",

@@ -30,6 +30,7 @@ from directgp.likelihoods import (
     Softmax,
     StudentT,
     Tobit,
+    Weibull,
     ZeroInflatedNegativeBinomial,
     ZeroInflatedPoisson,
 )
@@ -107,6 +108,7 @@ LIKELIHOODS: dict[str, Callable[[], Likelihood]] = {
     "negative binomial": lambda: NegativeBinomial(1 / 3),
     "gamma": lambda: Gamma(1 / 3, unit=0.3, offset=0.7),
     "log-normal": lambda: LogNormal(1 / 3, unit=-0.3, offset=1.7),
+    "weibull": lambda: Weibull(1 / 3, unit=0.3, offset=0.7),
     "beta": lambda: Beta(1 / 3, unit=0.3, offset=0.2),
     "tobit": lambda: Tobit(1 / 3, lower=0.3, unit=0.3, offset=0.2),
     "known noise": GaussianKnownNoise,

@@ -122,7 +122,7 @@ def test_likelihoods_come_back_to_the_bit(path: Path, name: str) -> None:
     if saved.num_latent > 1:
         f = f + torch.arange(saved.num_latent)[:, None]
     ours, theirs = found.likelihood, saved
-    if saved.row_required:
+    if saved.rows.required:
         ours, theirs = (each.with_row_values(torch.ones(3)) for each in (ours, theirs))
     assert torch.equal(ours.log_prob(y, f), theirs.log_prob(y, f))
 
