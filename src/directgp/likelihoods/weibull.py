@@ -18,7 +18,7 @@ from directgp.likelihoods.numeric import Draws
 from directgp.likelihoods.rows import RowConstants
 from directgp.likelihoods.units import OriginalUnits
 from directgp.numerics.autograd import Slopes
-from directgp.numerics.special import exp_excess
+from directgp.numerics.special import exp_excess, wright_omega
 from directgp.shapes import Row, Targets, Values
 
 _ENDLESS = 1e100
@@ -235,6 +235,19 @@ class Weibull(UnimodalInF):
         inside = times.line - torch.log(growth / torch.expm1(growth)) / self.shape.detach()
         censored = torch.where(times.endless, torch.inf, inside)
         return torch.where(times.exact, times.line, censored)
+
+    def product_mode(self, y: Values, mean: Values, variance: Values) -> Values:
+        """Return the root of h′, by Wright's function ω + log ω = x; near it for an interval.
+
+        With w = k²v and z = k(log r − μ), h′(δ) = 0 is kδ + w = w·e^{z−kδ} for an exact time, and
+        kδ = w·e^{z−kδ} for one that is censored to the right.
+        """
+        times = self._times(y)
+        shape = self.shape.detach()
+        pull = shape**2 * variance
+        shift = torch.where(times.exact, pull, 0.0)
+        start = torch.log(pull) + shape * (times.line - mean) + shift
+        return (wright_omega(start, refinements=1) - shift) / shape
 
     @override
     def conditional_mean(self, f: Values) -> Values:
