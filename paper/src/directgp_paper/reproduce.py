@@ -354,7 +354,7 @@ def _checked_store(place: Path, out: Path) -> Path:
 def _open_all(
     selected: Selection, data_dir: Path | None, download: bool, archived: bool, terminal: Terminal
 ) -> "dict[str, PaperData]":
-    """Open the selected data sets; those that are missing are left out unless named.
+    """Open the selected data sets, without missing ones unless they are named.
 
     None is opened if there are archived results, which have the facts of their data sets.
     """

@@ -97,7 +97,7 @@ class PaperDataset:
     """How the known copies differ from the paper's table; empty if they do not."""
 
     not_fetched: str = ""
-    """Why there is no home, if there is none."""
+    """Why there are no public files; empty if there are."""
 
     generator: Callable[[], pa.Table] | None = None
     """Draws rows from the same distribution, if that has a formula."""
@@ -225,7 +225,7 @@ def _load_mat(file: Path) -> dict[str, Any]:
 
 
 def _arrays(value: Any) -> Iterator[Matrix]:
-    """Yield the numeric arrays in a loaded file, also those in its structures."""
+    """Yield the numeric arrays of a loaded file, also from nested structures."""
     if isinstance(value, dict):
         for member in value.values():
             yield from _arrays(member)

@@ -40,7 +40,7 @@ STEP_SIZE = HarmonicSteps(40.0)
 distance falls as t^−40λ."""
 
 REGION = Region(radius=1.0, lower=0.4, upper=2.5)
-"""It contains the minimum of h and all limits of runs with a fixed L."""
+"""The region of the descent: contains the minimum of h and all limits with a fixed L."""
 
 EXACT = "exact gradient"
 BMC = "bMC by the corollary"

@@ -160,7 +160,7 @@ class Region:
         require(0 < self.lower < self.upper, "lower and upper", "0 < lower < upper", bounds)
 
     def project(self, at: Moments) -> tuple[Moments, bool]:
-        """Return the nearest point of the region, and whether it is another point."""
+        """Return the nearest point of the region, and whether the point was moved."""
         if not math.isfinite(at.norm):
             raise NumericalError("m or V is not finite. Use smaller steps.")
         size = float(at.mean.norm())
@@ -302,7 +302,7 @@ class DescentPath:
     """Numbers of steps done; 0 is the start."""
 
     points: list[Moments] = field(default_factory=list)
-    """m and V after those steps."""
+    """m and V after these numbers of steps."""
 
     objective: list[float] = field(default_factory=list)
     """h, by the closed form or quadrature."""

@@ -262,10 +262,10 @@ class SamplerPoint(Frozen):
     """Squared error of bMC's gradient of the marginals, over the squared norm of the exact one."""
 
     paper_ups_error: float
-    """The same for the paper's sampler and score."""
+    """Relative squared error of the gradient by the paper's sampler and score."""
 
     our_ups_error: float
-    """The same for our sampler with control variates."""
+    """Relative squared error of the gradient by our sampler with control variates."""
 
 
 @final
@@ -402,7 +402,7 @@ class CurveCell(_PaperCell):
 
     @property
     def method(self) -> str:
-        """The method that trains it."""
+        """Name of the method that trains the curve."""
         if self.objective == "log_loss":
             return f"log-{self.hyperparameters}"
         return "elbo" if self.beta == 1 else "beta-elbo"

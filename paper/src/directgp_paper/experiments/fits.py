@@ -90,7 +90,7 @@ _CURVE_POINTS = 200
 
 
 class Trained(NamedTuple):
-    """The chosen run of a method, and the path of β it was chosen from."""
+    """The chosen run of a method, and the path of β from which the run was chosen."""
 
     best: TrainingResult
     path: BetaPath | None
@@ -272,7 +272,7 @@ def _train_as_paper(
 
 @final
 class EveryStep(Monitor):
-    """Never stops the run, whether or not it has converged."""
+    """Stopping rule that never stops: the run takes all its steps."""
 
     @override
     def __call__(self, progress: Progress) -> None:

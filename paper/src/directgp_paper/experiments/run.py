@@ -82,7 +82,7 @@ def run_sweep(
     device: str = "cpu",
     function: Callable[..., PaperRecord] = run_paper_cell,
 ) -> None:
-    """Run cells, and those they start from, until each has a result or a failure in the store.
+    """Run cells, and the cells they start from, until each has a result or a failure in the store.
 
     Finished cells are not run again. Cells that another program has leased are waited for, and
     taken over if that program dies. `problem_of` returns the data set of a name. The pool is
@@ -226,7 +226,7 @@ def to_parquet(
 def read_parquet(path: Path) -> Archive:
     """Return the cells of a results.parquet.
 
-    Raise `StoreError` if the file is none.
+    Raise `StoreError` if the file is not a results.parquet.
     """
     try:
         with path.open("rb") as file:
@@ -268,7 +268,7 @@ def _facts(cell: PaperCell) -> dict[str, Any]:
 
 
 def _finished(record: PaperRecord) -> dict[str, Any]:
-    """Return the row of a finished cell; the scores of a curve are those at its end."""
+    """Return the row of a finished cell; a curve has the scores of its last point."""
     outcome = record.outcome
     about = record.circumstances
     row = _facts(record.cell) | {"status": "finished", "seconds": outcome.seconds}

@@ -215,7 +215,7 @@ class SampledExamples:
         return torch.cat([one._draw(one._width(), generator) for one in examples])
 
     def by_hybrid(self, generator: torch.Generator) -> Row:
-        """Return the same by the hybrid."""
+        """Return a draw from q̃ for each by the hybrid; NaN where all proposals were rejected."""
         width = torch.cat([self._example(i)._width() for i in range(len(self.y))])
         draws = torch.zeros_like(self.mean)
         missing = torch.ones_like(self.mean).bool()

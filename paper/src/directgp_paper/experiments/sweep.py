@@ -116,7 +116,7 @@ class Scale:
     """Steps of the run of each β; None is the paper's number, or enough to converge."""
 
     largest_only: bool = False
-    """Whether fits have only the largest size, and that of claim C4."""
+    """Whether fits have only the largest size, and the size of claim C4."""
 
     protocol: ProtocolName = "best"
     curves: CurveSizes
@@ -284,7 +284,7 @@ class _Makers:
                     )
 
     def _sizes(self, data: SweepData) -> list[int]:
-        """Return the training sizes of fits, rising; the largest, if wanted, and that of C4."""
+        """Return the training sizes of fits, rising; with `largest_only` the largest, and C4's."""
         wanted = self.scale.sizes if data.task == "regression" else self.scale.other_sizes
         most = self._size(data)
         rows = (round(size * most) if size < 1 else int(size) for size in wanted)
@@ -381,7 +381,7 @@ class _Makers:
         }
 
     def _size(self, data: SweepData, wanted: int | None = None) -> int:
-        """Return the wanted number of training rows, at most those available; None wants all."""
+        """Return the wanted number of training rows, or all available if fewer or for None."""
         most = paper_parts(data.name, data.task, data.num_rows).training
         bounded = data.task != "regression" and data.name != AIRLINE
         return min(most, wanted or most, _MAX_ROWS if bounded else most)

@@ -100,19 +100,19 @@ class PaperFigure:
 
     @property
     def where(self) -> str:
-        """The part of the paper that has it."""
+        """The part of the paper that has the figure."""
         if self.name.startswith("S"):
             return "not in the paper"
         return "main text" if self.name[-1].isalpha() else "appendix"
 
     def uses(self, cell: PaperCell) -> bool:
-        """Return whether it shows a cell."""
+        """Return whether the figure shows a cell."""
         return isinstance(cell, self.kind) and all(
             attrgetter(name)(cell) in values for name, values in self.shown.items()
         )
 
     def picture(self, results: Results) -> Picture | None:
-        """Return the picture; None if nothing of it was run."""
+        """Return the picture; None if no cell of the figure was run."""
         by_dataset: dict[str, list[AnyRecord]] = {n: [] for n in self.shown.get("dataset", ())}
         for record in sorted(results.records, key=lambda record: record.cell.dataset):
             if self.uses(record.cell):
@@ -296,7 +296,7 @@ _RULES = {
     "ups-mixed": Mark(GREEN, "v", "-"),
     "ups-paper": Mark(PURPLE, "P", "-"),
 }
-"""Colour and marker are those of the rule; the line style shows the number of samples."""
+"""Colour and marker of each rule; the line style shows the number of samples."""
 
 _DASHES = {1: ":", 10: "--", 100: "-"}
 _BETA_MARKERS = {0.1: "v", 1.0: "o", 10.0: "^"}

@@ -214,7 +214,7 @@ def _named_protocols(done: Reproduction) -> str:
 
 
 def _protocols(done: Reproduction) -> list[ProtocolName]:
-    """Return the protocols of the fits, or that of the run if there are none."""
+    """Return the protocols of the fits; without fits, the protocol of the run."""
     run = {record.cell.protocol for record in done.results.of(FitCell)} or {done.protocol}
     return [name for name in PROTOCOLS if name in run]
 

@@ -35,7 +35,7 @@ class Part:
     verdict: Verdict
 
     effect: float
-    """Mean difference over the repeats, negative if it supports the claim; NaN if not run."""
+    """Mean difference over the repeats; negative supports the claim, NaN is not run."""
 
     error: float
     """Standard error of the effect; NaN if not run, or for one repeat."""
@@ -84,7 +84,7 @@ class ClaimReading:
     name: str
 
     of: Literal["paper", "ours"]
-    """Whether it reads the sentence of the paper, or is a claim of directgp beside it."""
+    """Whether the reading is of the paper's sentence, or a claim of directgp beside it."""
 
     criterion: str
     """The conditions for each verdict."""
@@ -97,7 +97,7 @@ class ClaimReading:
 
 
 class JudgedReading(NamedTuple):
-    """A reading and what the results say about it."""
+    """A reading and its finding."""
 
     reading: ClaimReading
     finding: Finding
@@ -149,7 +149,7 @@ class Claim:
     """The place in the paper."""
 
     figures: tuple[str, ...]
-    """Figures that show it, by their names in `directgp_paper.reports.figures`: "1a", "2", …"""
+    """Figures of the claim, by their names in `directgp_paper.reports.figures`: "1a", "2", …"""
 
     uses: Callable[[PaperCell], bool]
     """Return whether the claim needs a cell."""
@@ -245,7 +245,7 @@ class Pair:
     """Name of the method or rule that the claim is about."""
 
     reference: str
-    """Name of the method or rule it is compared with."""
+    """Name of the method or rule to compare with."""
 
     unit: str
     """Unit of the difference, such as "NLL"."""
@@ -401,7 +401,7 @@ def all_of(verdicts: Iterable[Verdict]) -> Verdict:
 
 
 def hardest(compared: Iterable[Part]) -> Part:
-    """Return the comparison that contradicts the claim most; those that were run come first."""
+    """Return the comparison that contradicts the claim most, among the run ones if any."""
 
     def rank(part: Part) -> tuple[bool, int, float]:
         # An unknown excess comes last.
@@ -412,7 +412,7 @@ def hardest(compared: Iterable[Part]) -> Part:
 
 
 def combined(title: str, verdict: Verdict, of: Sequence[Part]) -> Part:
-    """Return a comparison that decides, with the numbers of the hardest one that it is made of."""
+    """Combine comparisons into one that decides, with the numbers of the hardest."""
     least = hardest(of)
     where, _, what = least.what.partition(": ")
     if not least.clause:
@@ -450,7 +450,7 @@ def finding(compared: Sequence[Part], closing: str = "", every: bool = False) ->
 
 
 def _absent(compared: Sequence[Part]) -> str:
-    """Return whether none, or only some, of the comparisons were run; "" if all were."""
+    """Return "Not run", "Failed" or "Partly run"; "" if all comparisons were run."""
     absent = [part.note.startswith(FAILED) for part in compared if not part.clause]
     if len(absent) < len(compared):
         return "Partly run" if absent else ""

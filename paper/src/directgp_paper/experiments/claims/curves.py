@@ -410,7 +410,7 @@ uses_times = uses_curves(_is_timed, _TIMED)
 
 
 def _seconds_to(curve: AnyRecord, target: float) -> float:
-    """Return the training time until the NLL has reached a target; ∞ if it has not."""
+    """Return the training time until the NLL reaches a target; ∞ if never."""
     points = curve.outcome.points
     return next((p.seconds for p in points if p.scores["nll"] <= target), math.inf)
 
@@ -423,7 +423,7 @@ def _end(curve: AnyRecord) -> float:
 
 
 def time_ratios(results: Results, rule: RuleFacts) -> Iterator[Pair]:
-    """Yield log10 of the ratio of a rule's time to converge to that of bMC-10, for each count set.
+    """Yield log10(time of a rule / time of bMC-10) to converge, for each count set.
 
     Converged is within the margin of the lower end of the two curves. Only curves of one machine
     are compared.

@@ -67,7 +67,7 @@ def against(
     decides: bool = True,
     beside: bool = False,
 ) -> list[Part]:
-    """Compare a score of a method with that of each baseline, by the protocol that decides.
+    """Compare a score of a method and of each baseline, by the protocol that decides.
 
     The comparisons by the other protocol may be put beside.
     """
@@ -268,7 +268,7 @@ def _chosen_betas(fits: Sequence[AnyRecord]) -> tuple[NDArray[np.float64], str]:
 
 
 def _lowest_losses(fits: Sequence[AnyRecord]) -> tuple[NDArray[np.float64], str]:
-    """Return the lowest validation loss of all β below 1 minus that of all β above 1."""
+    """Return the lowest validation loss with β < 1 minus the lowest with β > 1."""
 
     def lowest(fit: AnyRecord, above: bool) -> float:
         path = [p for p in fit.outcome.path if (p.beta > 1 if above else p.beta < 1)]
@@ -335,7 +335,7 @@ class _Sides:
         above: bool,
         decides: bool,
     ) -> Part:
-        """Test whether β is above or below 1; the effect is negative if it is as claimed."""
+        """Test whether β is on the claimed side of 1; then the effect is negative."""
         fits = _fits_of_size(results, method, small, protocol)
         name = PAPER_METHODS[method].name_in_text
         title = f"{name}, β {'>' if above else '<'} 1, {_PROTOCOLS[protocol]}"
@@ -446,7 +446,7 @@ C5 = base.claim(
 DIRECTIONS = ("peds1_dir0", "peds1_dir1", "peds1_dir2")
 
 ONE_DIRECTION = "peds1"
-"""One of the three directions; it is not known which."""
+"""A data set of one unknown direction."""
 
 COUNT_SETS = ("abalone", *DIRECTIONS, ONE_DIRECTION)
 

@@ -134,7 +134,7 @@ def _judge_bias(results: Results) -> Finding:
 
 
 def _between(above_ups: list[Part], below_bmc: list[Part]) -> Part:
-    """Test whether smooth-bMC lies between the two for some samples and outside for none."""
+    """Test whether smooth-bMC is between uPS and bMC for a number of samples, and never outside."""
     pairs = list(zip(above_ups, below_bmc, strict=True))
     verdicts = [base.all_of(part.verdict for part in pair) for pair in pairs]
     contradicted = "not held" in verdicts
