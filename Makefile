@@ -87,9 +87,9 @@ test-slow: $(INSTALLED)
 test-browser: $(INSTALLED_BROWSER)
 	@if command -v chromium || command -v chromium-browser || command -v google-chrome \
 	  || command -v google-chrome-stable || $(BIN)/playwright install chromium; \
-	then $(PYTEST) -m browser tests/browser; \
+	then $(PYTEST) -m browser tests/browser paper/tests/browser; \
 	else echo "No browser was found or could be installed: the report was not tested." >&2; \
-	  DIRECTGP_NO_BROWSER=1 $(PYTEST) -m browser tests/browser; \
+	  DIRECTGP_NO_BROWSER=1 $(PYTEST) -m browser tests/browser paper/tests/browser; \
 	fi
 
 # The oldest versions that pyproject.toml allows. Newer libraries call old ones in ways that they

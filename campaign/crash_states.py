@@ -336,32 +336,32 @@ def _look_at_checkpoint(root: Path) -> str:
 
 def _put(root: Path, *which: str) -> None:
     from directgp.experiments.store import Store
-    from paper.tests.experiments.sweeps import finished, fit
+    from tests.unit.experiments.cells import finished, small_cell
 
     with Store(root / "fits.sqlite") as store:
         for method in which:
-            store.put(finished(fit(method), 0.1, model=bytes(9000)))
+            store.put(finished(small_cell(method), 0.1, model=bytes(9000)))
 
 
 def _look_at_store(old: tuple[str, ...]) -> Callable[[Path], str]:
     def look(root: Path) -> str:
         from directgp.experiments.store import Store
-        from paper.tests.experiments.sweeps import finished, fit
+        from tests.unit.experiments.cells import finished, small_cell
 
         with Store(root / "fits.sqlite") as store:
             whole = store._file._connection.execute("pragma integrity_check").fetchall()
             if whole != [("ok",)]:
                 return f"integrity {whole}"
             for method in (*old, "vfe"):
-                if fit(method) not in store:
+                if small_cell(method) not in store:
                     if method == "vfe":
                         return "old"
                     return f"{method} is lost"
-                (found,) = store.records([fit(method)])
-                wanted = finished(fit(method), 0.1).outcome.model_dump_json()
+                (found,) = store.records([small_cell(method)])
+                wanted = finished(small_cell(method), 0.1).outcome.model_dump_json()
                 if found.outcome.model_dump_json() != wanted:
                     return f"{method} is another"
-                if store.model(fit(method)) != bytes(9000):
+                if store.model(small_cell(method)) != bytes(9000):
                     return f"the model of {method} is another"
         return "new"
 

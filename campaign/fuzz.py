@@ -173,18 +173,18 @@ def _card(place: Path) -> Callable[[bytes], object]:
 
 def _seed_stores(folder: Path) -> None:
     from directgp.experiments.store import Store
-    from paper.tests.experiments.sweeps import finished, fit
+    from tests.unit.experiments.cells import finished, small_cell
 
     with Store(folder / "store") as store:
-        store.put(finished(fit("vfe"), 0.1, model=b"model"))
-        store.fail(fit("fitc"), "It failed.")
+        store.put(finished(small_cell("vfe"), 0.1, model=b"model"))
+        store.fail(small_cell("fitc"), "It failed.")
 
 
 def _store(place: Path) -> Callable[[bytes], object]:
     from directgp.experiments.store import Store
-    from paper.tests.experiments.sweeps import fit
+    from tests.unit.experiments.cells import small_cell
 
-    cells = [fit("vfe"), fit("fitc")]
+    cells = [small_cell("vfe"), small_cell("fitc")]
 
     def read(data: bytes) -> object:
         place.with_name(f"{place.name}-journal").unlink(missing_ok=True)

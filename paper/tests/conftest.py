@@ -1,4 +1,4 @@
-"""Fixtures of the tests of the paper's package, and those that all tests of the library have."""
+"""Fixtures of the tests of the paper's package; fixtures and hooks of all tests of the library."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,10 +10,16 @@ from tests.conftest import (
     annotations_of_another_file,
     drop_shape_checks,
     empty_picture,
+    pytest_collection_modifyitems,
     without_shape_checks,
 )
 
-__all__ = ["_registered_names", "annotations_of_another_file", "without_shape_checks"]
+__all__ = [
+    "_registered_names",
+    "annotations_of_another_file",
+    "pytest_collection_modifyitems",
+    "without_shape_checks",
+]
 
 AS_USERS_RUN_IT = ("cli", "docs", "frozen")
 """Folders of tests of the whole program, which the checks of annotations make twice as slow."""

@@ -1,4 +1,7 @@
-"""The paper's package uses public names of the library alone: names that are in `__all__`."""
+"""The paper's package uses public names of the library alone: names that are in `__all__`.
+
+The library's tests use nothing of the paper's tests.
+"""
 
 import ast
 from collections.abc import Iterator
@@ -7,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-SOURCE = Path(__file__).parents[2] / "paper" / "src" / "directgp_paper"
+ROOT = Path(__file__).parents[2]
+SOURCE = ROOT / "paper" / "src" / "directgp_paper"
 MODULES = sorted(SOURCE.rglob("*.py"))
 
 
@@ -59,3 +63,34 @@ def test_private_names_are_found(code: str) -> None:
 def test_public_names_are_not_found() -> None:
     code = "import directgp\nfrom directgp import train\nfrom directgp.experiments import Store"
     assert list(private_imports(code)) == []
+
+
+def imported_modules(code: str) -> Iterator[str]:
+    """Yield the names of all imported modules."""
+    for node in ast.walk(ast.parse(code)):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            yield node.module or ""
+
+
+def is_of_the_papers_tests(module: str) -> bool:
+    return module.partition(".")[0] == "paper"
+
+
+def test_the_librarys_tests_import_nothing_of_the_papers_tests() -> None:
+    importers = [
+        str(path.relative_to(ROOT))
+        for folder in ("tests", "campaign", "benchmarks")
+        for path in sorted((ROOT / folder).rglob("*.py"))
+        if any(map(is_of_the_papers_tests, imported_modules(path.read_text(encoding="utf-8"))))
+    ]
+    assert importers == []
+
+
+@pytest.mark.parametrize(
+    "code",
+    ["import paper.tests.reports.made", "def f():\n    from paper.tests.experiments import sweeps"],
+)
+def test_imports_of_the_papers_tests_are_found(code: str) -> None:
+    assert any(map(is_of_the_papers_tests, imported_modules(code)))

@@ -9,9 +9,6 @@ from typing import Any
 import pytest
 
 from directgp.reports.compare import write_report
-from directgp_paper.reports.page import write_reproduction
-from paper.tests.reports.conftest import with_failures
-from paper.tests.reports.made import SMALL, reproduction, results
 from tests.unit.reports.made import Recipe, comparison
 
 NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
@@ -56,22 +53,15 @@ def browser() -> Iterator[Any]:
 
 @pytest.fixture(scope="session")
 def address(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], str]:
-    """Where the page of a task is, or that of a reproduction."""
+    """Where the page of a task is."""
     written: dict[str, Path] = {}
 
     def of(task: str) -> str:
         if task not in written:
-            folder = tmp_path_factory.mktemp(task)
-            written[task] = _write(task, folder)
+            written[task] = write_report(comparison(RECIPES[task]), tmp_path_factory.mktemp(task))
         return written[task].as_uri()
 
     return of
-
-
-def _write(task: str, folder: Path) -> Path:
-    if task == "reproduction":
-        return write_reproduction(reproduction(with_failures(results(SMALL))), folder)
-    return write_report(comparison(RECIPES[task]), folder)
 
 
 @pytest.fixture

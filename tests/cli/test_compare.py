@@ -18,8 +18,8 @@ from directgp.cli import output_paths
 from directgp.experiments import engine
 from directgp.experiments.store import Store
 from directgp.reports import compare as compare_report
-from paper.tests.experiments import sweeps
 from tests.cli.running import class_table, count_table, regression_table, run, write_csv
+from tests.unit.experiments.cells import small_cell
 
 SHORT = ("--repeats", "2", "--betas", "4,1", "--inducing", "5", "--max-iter", "2")
 QUICK = (*SHORT, "--likelihood", "gaussian", "--kernel", "rbf", "--ard")
@@ -301,7 +301,7 @@ def test_two_programs_share_a_folder_but_do_not_delete_each_others_work(table: P
     words = (table, *TARGET, *QUICK, "--methods", "elbo")
     assert run("compare", *words).code == 0
     with Store(Path("report/fits.sqlite")) as other:
-        assert other.lease(sweeps.fit())
+        assert other.lease(small_cell())
         shared = run("compare", *words, "--resume")
         assert shared.code == 0 and "0 fits to run. 2 fits finished already." in shared.err
         refused = run("compare", *words, "--force")

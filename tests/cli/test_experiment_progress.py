@@ -13,11 +13,11 @@ from directgp.cli.experiment import ProgressDisplay, show_progress
 from directgp.cli.terminal import Terminal
 from directgp.experiments.cell import Circumstances, Record
 from directgp.experiments.workers import FailedJob, WorkerStatus
-from paper.tests.experiments import sweeps
+from tests.unit.experiments.cells import finished, small_cell
 from tests.unit.reports.made import Recipe, comparison
 
 HERE = Circumstances.here("cpu")
-CELLS = [sweeps.fit("elbo"), sweeps.fit("fitc")]
+CELLS = [small_cell("elbo"), small_cell("fitc")]
 TITLES = [cell.title for cell in CELLS]
 
 
@@ -89,7 +89,7 @@ def test_lines_of_finished_cells_stay_above_the_display(shown: io.StringIO) -> N
             statuses = (WorkerStatus(n, 1, step, 20, loss) for n, loss in ((0, 1.5), (1, math.nan)))
             display.update(list(statuses))
             display.live.refresh()
-        display.finished(CELLS[0], sweeps.finished(CELLS[0], 0.5))
+        display.finished(CELLS[0], finished(CELLS[0], 0.5))
         display.update([WorkerStatus(1, 0, 3, 20, math.nan)])
         display.live.refresh()
         before = screen(shown.getvalue())
@@ -122,7 +122,7 @@ def test_a_worker_that_starts_and_one_that_trains(shown: io.StringIO) -> None:
 def test_json_prints_nothing_on_the_way(shown: io.StringIO) -> None:
     with show_progress(Terminal(json=True), "cell") as display:
         display.begin(CELLS, 0)
-        display.finished(CELLS[0], sweeps.finished(CELLS[0], 0.5))
+        display.finished(CELLS[0], finished(CELLS[0], 0.5))
         display.update([])
     assert screen(shown.getvalue()) == []
 

@@ -11,7 +11,7 @@ if sys.platform == "win32":
 FORKS = multiprocessing.get_context("forkserver")
 FORKS.set_forkserver_preload(
     [
-        "paper.tests.experiments.sweeps",
+        "tests.unit.experiments.cells",
         "tests.unit.training.killed",
         "tests.unit.training.torchrun_cases",
     ]

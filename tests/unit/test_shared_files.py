@@ -16,8 +16,8 @@ from directgp.experiments.store import Store
 from directgp.io import read_file, write_file
 from directgp.reports.folder import MANIFEST, ReportFolder
 from directgp.training.checkpoint import CHECKPOINT
-from paper.tests.experiments.sweeps import finished, fit
 from tests.cli.running import QUICK, regression_table, run, write_csv
+from tests.unit.experiments.cells import finished, small_cell
 from tests.unit.forked import FORKS
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1500)]
@@ -81,7 +81,7 @@ def write_models(path: Path, program: int, writes: int, outcome: Outcome) -> Non
 def write_results(path: Path, program: int, writes: int, outcome: Outcome) -> None:
     for number in range(writes):
         # Every cell is wanted by two programs.
-        cell = fit(repeat=writes * (program // 2) + number)
+        cell = small_cell(repeat=writes * (program // 2) + number)
         try:
             with Store(path) as store:
                 if store.lease(cell):
@@ -168,7 +168,7 @@ def test_the_folder_of_a_model(tmp_path: Path, young: float) -> None:
 def test_a_store(tmp_path: Path, young: float) -> None:
     outcome = outcome_of(write_results, tmp_path / "store", 100, young)
     assert outcome.keys() <= {"written", "left to another"}
-    cells = [fit(repeat=number) for number in range(PROGRAMS // 2 * 100)]
+    cells = [small_cell(repeat=number) for number in range(PROGRAMS // 2 * 100)]
     with Store(tmp_path / "store") as store:
         assert len(store.records(cells)) == len(cells)
         assert store.view().leased == set() and store.damaged == set()

@@ -52,11 +52,13 @@ _HELP: dict[str, str] = tomllib.loads(
 _MAX_REPEATS = 1_000
 _MAX_STEPS = 10**9
 
-STORE, DOCUMENT, RESULTS = "cells.sqlite", "verdicts.json", "results.parquet"
+STORE = "cells.sqlite"
+DOCUMENT = "verdicts.json"
+RESULTS = "results.parquet"
 
 
 def _names_option(text: str, name: str) -> Any:
-    return what_option("NAME,…", text, name, callback=lambda given: split_names(given))
+    return what_option("NAME,…", text, name, callback=lambda value: split_names(value))
 
 
 @final
@@ -97,13 +99,13 @@ class Selection:
         from directgp_paper.datasets.sets import PAPER
 
         claims, figures = _claims_and_figures()
-        for option, given, known in (
+        for option, names, choices in (
             ("--claim", self.claims, tuple(claims)),
             ("--figure", self.figures, tuple(figures)),
             ("--dataset", self.datasets, tuple(PAPER)),
         ):
-            for name in given or ():
-                check_name(option, name, known)
+            for name in names or ():
+                check_name(option, name, choices)
 
     def sizes(self) -> "Scale":
         """Return the scale, with the repeats, steps and sizes that are given."""
@@ -119,7 +121,7 @@ class Selection:
         uses = [claims[name].uses for name in self.claims or ()]
         uses += [figures[name].uses for name in self.figures or ()]
         named = not self.datasets or cell.dataset in self.datasets
-        return named and (not uses or any(each(cell) for each in uses))
+        return named and (not uses or any(needs(cell) for needs in uses))
 
     def cells(self, data: "Sequence[SweepData]") -> "tuple[PaperCell, ...]":
         """Return the wanted cells of the scale on these data sets."""
@@ -133,19 +135,19 @@ class Selection:
         if self.claims:
             return [claim for claim in claims.values() if claim.id in self.claims]
         shown = set(self.figures or figures)
-        found = [claim for claim in claims.values() if shown & set(claim.figures)]
-        return [each for each in found if not self.datasets or any(map(each.uses, cells))]
+        related = [claim for claim in claims.values() if shown & set(claim.figures)]
+        return [claim for claim in related if not self.datasets or any(map(claim.uses, cells))]
 
     def check_file(self, with_stores: bool) -> None:
         """Raise `WrongUsageError` for options that files of results cannot follow."""
-        given = {
+        options = {
             "--scale": self.scale,
             "--protocol": self.protocol,
             "--repeats": self.repeats,
             "--max-steps": self.max_steps,
             "--largest-only": self.largest_only,
         }
-        names = [name for name, value in given.items() if value]
+        names = [name for name, value in options.items() if value]
         if names and not with_stores:
             raise WrongUsageError(
                 f"{names[0]} selects what is run, and a file of results has been run. Leave it out."
@@ -175,7 +177,9 @@ class Engine:
 
     def check(self) -> None:
         """Raise `WrongUsageError` for options that do not belong to the engine."""
-        cpus, gpus, engine = self.cpus, self.gpus, self.engine
+        cpus = self.cpus
+        gpus = self.gpus
+        engine = self.engine
         if cpus is not None and not 0 < cpus < float("inf"):
             raise WrongUsageError(f"--cpus must be more than 0 and finite. Got {cpus:g}.")
         if gpus is not None and not 0 <= gpus < float("inf"):
@@ -234,9 +238,9 @@ def reproduce(
         _list_experiments(terminal)
         return
     ways = {"--resume": resume, "--force": force, "--report-only": report_only}
-    given = [name for name, value in ways.items() if value]
-    if force and len(given) > 1:
-        raise WrongUsageError(f"{' and '.join(given)} cannot be given together. Leave one out.")
+    switches = [name for name, value in ways.items() if value]
+    if force and len(switches) > 1:
+        raise WrongUsageError(f"{' and '.join(switches)} cannot be given together. Leave one out.")
     engine.check()
     if engine.engine == "local" and not report_only:
         start_server()
@@ -254,10 +258,11 @@ def reproduce(
         scale: Any = selected.scale or archives[0].scale
         protocol = selected.protocol or archives[0].protocol
         selected = replace(selected, scale=scale, protocol=protocol)
-    began, since = datetime.now(UTC).isoformat(timespec="seconds"), time.perf_counter()
+    began = datetime.now(UTC).isoformat(timespec="seconds")
+    since = time.perf_counter()
     opened = _open_all(selected, data_dir, download, bool(archives), terminal)
     rows = {row.name: row for archive in archives[::-1] for row in archive.data}
-    rows |= {name: _data_row(each) for name, each in opened.items()}
+    rows |= {name: _data_row(data) for name, data in opened.items()}
     archived = _of_interest(archives, selected)
     cells = archived.cells
     if stores or not archives:
@@ -267,8 +272,9 @@ def reproduce(
     if report_only and not stores and not archives and not (out / STORE).exists():
         raise InvalidInputError(_NO_RESULTS)
     results, damaged = _run(cells, opened, workers, out, force, (stores, archived), terminal)
-    sizes, used = selected.sizes(), {cell.dataset for cell in results.cells}
-    found = Reproduction(
+    sizes = selected.sizes()
+    used = {cell.dataset for cell in results.cells}
+    reproduction = Reproduction(
         results=results,
         claims=tuple(claim.assess(results) for claim in selected.judged(results.cells)),
         data=tuple(row for row in rows.values() if row.name in used),
@@ -281,7 +287,7 @@ def reproduce(
         machine=machine(),
         damaged=damaged,
     )
-    _write_and_print(found, out, terminal)
+    _write_and_print(reproduction, out, terminal)
 
 
 def _merged(
@@ -314,12 +320,16 @@ def _of_interest(archives: "Sequence[Archive]", selected: Selection) -> "Results
     """Return the archived results that are selected, of any scale; of equal cells the first."""
     from directgp_paper.experiments.cells import Results
 
-    records = {each.cell: each for archive in archives[::-1] for each in archive.results.records}
-    failed = {each.cell: each for archive in archives[::-1] for each in archive.results.failed}
+    records = {
+        record.cell: record for archive in archives[::-1] for record in archive.results.records
+    }
+    failed = {
+        failure.cell: failure for archive in archives[::-1] for failure in archive.results.failed
+    }
     missing = dict.fromkeys(cell for archive in archives for cell in archive.results.missing)
     return Results(
-        tuple(each for cell, each in records.items() if selected.wants(cell)),
-        tuple(each for cell, each in failed.items() if selected.wants(cell)),
+        tuple(record for cell, record in records.items() if selected.wants(cell)),
+        tuple(failure for cell, failure in failed.items() if selected.wants(cell)),
         tuple(filter(selected.wants, missing)),
     )
 
@@ -344,7 +354,7 @@ def _checked_store(place: Path, out: Path) -> Path:
 def _open_all(
     selected: Selection, data_dir: Path | None, download: bool, archived: bool, terminal: Terminal
 ) -> "dict[str, PaperData]":
-    """Open the selected data sets; those that are missing are left out unless named.
+    """Open the selected data sets, without missing ones unless they are named.
 
     None is opened if there are archived results, which have the facts of their data sets.
     """
@@ -355,12 +365,13 @@ def _open_all(
     if archived:
         return {}
     table = [
-        SweepData(each.name, each.task, each.rows, "", each.num_inducing) for each in PAPER.values()
+        SweepData(facts.name, facts.task, facts.rows, "", facts.num_inducing)
+        for facts in PAPER.values()
     ]
     used = {cell.dataset for cell in selected.cells(table)}
     if not used:
-        named = [f"claim {each}" for each in selected.claims or ()]
-        named += [f"figure {each}" for each in selected.figures or ()]
+        named = [f"claim {claim}" for claim in selected.claims or ()]
+        named += [f"figure {figure}" for figure in selected.figures or ()]
         on = f" on {joined(selected.datasets)}" if selected.datasets else ""
         raise WrongUsageError(
             f"There is no experiment of {joined(named) or 'the paper'}{on} at scale "
@@ -394,7 +405,8 @@ _ORIGINS = {"folder": "the data folder", "fetched": "its public source", "genera
 def _data_row(opened: "PaperData") -> "DataRow":
     from directgp_paper.experiments.run import DataRow
 
-    facts, (rows, features) = opened.facts, opened.problem.X.shape
+    facts = opened.facts
+    rows, features = opened.problem.X.shape
     same = ("name", "task", "num_inducing", "licence", "source")
     return DataRow(
         **{name: getattr(facts, name) for name in same},
@@ -448,49 +460,50 @@ def _run(
                 run(cells, lambda name: opened[name].problem, store, pool)
         else:
             store.find_damaged()
-        records, failed = store.records(cells), store.failures(cells)
+        records = store.records(cells)
+        failed = store.failures(cells)
     stored = {record.cell for record in records}
     records += [record for record in merged[1].records if record.cell not in stored]
-    known = {each.cell for each in records}
-    tried = {each.cell for each in failed}
-    failed += [each for each in merged[1].failed if each.cell not in tried]
-    failed = [each for each in failed if each.cell not in known]
+    concluded = {record.cell for record in records}
+    tried = {failure.cell for failure in failed}
+    failed += [failure for failure in merged[1].failed if failure.cell not in tried]
+    failed = [failure for failure in failed if failure.cell not in concluded]
     if not records:
         reason = f"No cell could be finished. {failed[0].reason}" if failed else _NO_RESULTS
         raise InvalidInputError(reason)
-    known |= {each.cell for each in failed}
-    missing = tuple(cell for cell in cells if cell not in known)
+    concluded |= {failure.cell for failure in failed}
+    missing = tuple(cell for cell in cells if cell not in concluded)
     return Results(tuple(records), tuple(failed), missing), len(store.damaged)
 
 
 _STYLES = {"held": "green", "no difference": "cyan", "not held": "red", "not decided": "yellow"}
 
 
-def _write_and_print(found: "Reproduction", out: Path, terminal: Terminal) -> None:
+def _write_and_print(done: "Reproduction", out: Path, terminal: Terminal) -> None:
     from directgp.cli import check_kept
     from directgp.reports import damaged_sentence
     from directgp_paper.reports.page import headline, write_reproduction
 
-    index = write_reproduction(found, out)
+    index = write_reproduction(done, out)
     check_kept(out, STORE)
-    if found.damaged:
-        terminal.warn(damaged_sentence(found.damaged))
-    if found.scale.judged:
+    if done.damaged:
+        terminal.warn(damaged_sentence(done.damaged))
+    if done.scale.judged:
         rows = [
             (
-                each.claim.id,
-                Text(each.finding.verdict, style=_STYLES[each.finding.verdict]),
-                each.finding.sentence,
+                assessment.claim.id,
+                Text(assessment.finding.verdict, style=_STYLES[assessment.finding.verdict]),
+                assessment.finding.sentence,
             )
-            for each in found.claims
+            for assessment in done.claims
         ]
         terminal.show(plain_table("", ("claim", "verdict", "found here"), rows))
-    for failed in found.results.failed:
+    for failed in done.results.failed:
         terminal.warn(f"{failed.cell.title}, failed: {failed.reason}")
-    if found.results.missing:
-        terminal.warn(f"{plural(len(found.results.missing), 'cell')} of this scale not run yet.")
-    scale = f" Scale {found.scale.name}." if found.scale.judged else ""
-    terminal.show(f"\n{headline(found)}{scale}")
+    if done.results.missing:
+        terminal.warn(f"{plural(len(done.results.missing), 'cell')} of this scale not run yet.")
+    scale = f" Scale {done.scale.name}." if done.scale.judged else ""
+    terminal.show(f"\n{headline(done)}{scale}")
     terminal.show(f"Report:    {index}")
     terminal.answer(json_format.loads((out / DOCUMENT).read_bytes()))
 
@@ -499,8 +512,10 @@ def _list_experiments(terminal: Terminal) -> None:
     """Print claims, figures and scales."""
     from directgp_paper.experiments.sweep import SCALES
 
-    known = _claims_and_figures()
-    claims, figures, scales = known[0].values(), known[1].values(), SCALES.values()
+    claims_by_id, figures_by_name = _claims_and_figures()
+    claims = claims_by_id.values()
+    figures = figures_by_name.values()
+    scales = SCALES.values()
     terminal.answer(
         {
             "claims": [{"claim": c.id, "statement": c.statement, "where": c.where} for c in claims],
@@ -510,6 +525,7 @@ def _list_experiments(terminal: Terminal) -> None:
     )
     rows = [(c.id, ", ".join(c.figures), c.statement) for c in claims]
     terminal.show(plain_table("Claims", ("claim", "figures", "what the paper says"), rows))
-    shown, run = [(f.name, f.title) for f in figures], [(s.name, s.about) for s in scales]
+    shown = [(f.name, f.title) for f in figures]
+    run = [(s.name, s.about) for s in scales]
     terminal.show(plain_table("\nFigures", ("figure", "what it shows"), shown))
     terminal.show(plain_table("\nScales", ("scale", "what is run"), run))

@@ -22,7 +22,8 @@ from directgp.experiments.workers import Call, FailedJob, InProcess, Pool
 from directgp_paper.experiments.cells import PaperCell
 from directgp_paper.experiments.run import run_paper_cell, run_sweep
 from paper.tests.experiments import sweeps
-from paper.tests.experiments.sweeps import LOG, contents, curve, fit, given
+from paper.tests.experiments.sweeps import curve, fit, given
+from tests.unit.experiments.cells import LOG, contents, notes, wait_for
 from tests.unit.experiments.small import Recorder
 
 CELLS: list[PaperCell] = [fit(), fit("log-fixed"), fit("fitc", repeat=1), curve()]
@@ -196,8 +197,8 @@ def test_ray_has_the_results_of_this_process_though_a_worker_is_killed(
     killed: list[int] = []
 
     def kill() -> None:
-        sweeps.wait_for(1)
-        killed.append(int(sweeps.notes()[0]))
+        wait_for(1)
+        killed.append(int(notes()[0]))
         os.kill(killed[0], signal.SIGKILL)
 
     killer = threading.Thread(target=kill)
@@ -222,4 +223,4 @@ def test_a_cell_that_is_lost_every_time_is_refused_alone(
         (failed,) = store.failures([fit()])
     assert failed.reason.startswith("Its worker was lost 2 times, perhaps for lack of memory. Ray")
     assert seen.results == [(fit(), FailedJob(failed.reason))]
-    assert len(set(sweeps.notes())) == 2, "two processes have tried"
+    assert len(set(notes())) == 2, "two processes have tried"

@@ -15,19 +15,19 @@ from directgp.datasets.problem import Problem
 from directgp.errors import InvalidInputError, StoreError
 from directgp.experiments.cell import Cell, Record
 from directgp.experiments.store import Store
-from directgp.experiments.workers import Call, FailedJob, InProcess, OpenPool, Pool, WorkerStatus
-from directgp_paper.experiments.cells import PaperCell, PaperRecord
-from directgp_paper.experiments.rows import paper_rows
-from directgp_paper.experiments.run import run_sweep
-from paper.tests.experiments import sweeps
-from paper.tests.experiments.sweeps import (
+from directgp.experiments.workers import Call, FailedJob, OpenPool, Pool, WorkerStatus
+from tests.unit.experiments.cells import (
     CELLS,
-    GIVEN,
+    PROBLEM,
+    SmallCell,
+    SmallRecord,
     contents,
     failing,
-    fit,
-    given,
+    finished,
     measured,
+    run_cells,
+    small_cell,
+    targets_of,
 )
 from tests.unit.experiments.small import Recorder
 
@@ -40,11 +40,11 @@ def store(tmp_path: Path) -> Iterator[Store]:
 
 def sweep(
     store: Store,
-    cells: Sequence[PaperCell] = CELLS,
-    function: Callable[..., PaperRecord] = measured,
+    cells: Sequence[SmallCell] = CELLS,
+    function: Callable[..., SmallRecord] = measured,
 ) -> Recorder:
     seen = Recorder()
-    run_sweep(cells, given, store, InProcess(), callback=seen, function=function)
+    run_cells(cells, store, callback=seen, function=function)
     return seen
 
 
@@ -54,7 +54,7 @@ def test_each_cell_has_its_rows_and_its_start(store: Store) -> None:
     for record in store.records(CELLS):
         start = record.cell.start
         model = b"" if start is None else start.key.encode()
-        total = paper_rows(record.cell, GIVEN).train[1].sum() + sum(model)
+        total = targets_of(record.cell, PROBLEM).sum() + sum(model)
         assert record.outcome.model_dump()["scores"] == {"nll": total}
 
 
@@ -69,15 +69,15 @@ def test_finished_cells_are_not_run_again(store: Store) -> None:
 
 
 def test_a_sweep_runs_the_cells_that_others_start_from(store: Store) -> None:
-    seen = sweep(store, [fit("log-fixed")])
-    assert seen.begun == [fit(), fit("log-fixed")]
+    seen = sweep(store, [small_cell("log-fixed")])
+    assert seen.begun == [small_cell(), small_cell("log-fixed")]
 
 
 def test_failures_are_kept_and_tried_again(store: Store) -> None:
-    cells = [fit("log-fixed"), fit("fitc")]
+    cells = [small_cell("log-fixed"), small_cell("fitc")]
     seen = sweep(store, cells, failing)
     expected = {
-        fit(): "No way down.",
+        small_cell(): "No way down.",
         cells[0]: "The run that it starts from failed: No way down.",
         cells[1]: "No way down.",
     }
@@ -93,27 +93,32 @@ def test_failures_are_kept_and_tried_again(store: Store) -> None:
 
 
 def test_a_data_set_that_cannot_be_loaded_fails_its_cells_alone(store: Store) -> None:
-    def problem_of(name: str) -> Problem:
-        if name == "gone":
+    def problem_of(cell: SmallCell) -> Problem:
+        if cell.dataset == "gone":
             raise InvalidInputError("It cannot be fetched.")
-        return GIVEN
+        return PROBLEM
 
-    cells = [fit("fitc", dataset="gone"), fit(dataset="gone"), fit("fitc"), fit()]
-    run_sweep(cells, problem_of, store, InProcess(), function=measured)
+    cells = [
+        small_cell("fitc", dataset="gone"),
+        small_cell(dataset="gone"),
+        small_cell("fitc"),
+        small_cell(),
+    ]
+    run_cells(cells, store, problem_of=problem_of)
     assert {each.reason for each in store.failures(cells)} == {"It cannot be fetched."}
     assert [each.cell for each in store.records(cells)] == cells[2:]
 
 
 def test_a_broken_store_ends_the_run(store: Store) -> None:
-    def problem_of(name: str) -> Problem:
+    def problem_of(cell: SmallCell) -> Problem:
         raise StoreError("Damaged.")
 
     with pytest.raises(StoreError):
-        run_sweep(CELLS, problem_of, store, InProcess(), function=measured)
+        run_cells(CELLS, store, problem_of=problem_of)
 
 
 def test_rows_that_do_not_exist_fail_their_cell_alone(store: Store) -> None:
-    cells = [fit(size=1000), fit("fitc")]
+    cells = [small_cell(size=1000), small_cell("fitc")]
     sweep(store, cells)
     assert [each.cell for each in store.failures(cells)] == cells[:1]
 
@@ -129,7 +134,7 @@ def test_an_interrupted_sweep_keeps_what_is_done_and_nothing_else(
     store: Store, tmp_path: Path
 ) -> None:
     with pytest.raises(KeyboardInterrupt):
-        run_sweep(CELLS, given, store, InProcess(), callback=Interrupted(), function=measured)
+        run_cells(CELLS, store, callback=Interrupted())
     assert [each.cell for each in store.records(CELLS)] == CELLS[:1]
     with Store(tmp_path / "store") as other:
         assert other.view().leased == set() and not other.failures(CELLS)
@@ -138,31 +143,33 @@ def test_an_interrupted_sweep_keeps_what_is_done_and_nothing_else(
 class Elsewhere(Recorder):
     """Does as another program the first time that this one has nothing to do."""
 
-    def __init__(self, other: Store, result: PaperRecord | FailedJob) -> None:
+    def __init__(self, other: Store, result: SmallRecord | FailedJob) -> None:
         super().__init__()
         self.other, self.result = other, result
 
     def update(self, statuses: Sequence[WorkerStatus]) -> None:
-        if self.other.view().failed or fit() in self.other:
+        if self.other.view().failed or small_cell() in self.other:
             return
         if isinstance(self.result, FailedJob):
-            self.other.fail(fit(), self.result.reason)
+            self.other.fail(small_cell(), self.result.reason)
         else:
             self.other.put(self.result)
 
 
 @pytest.mark.parametrize(
-    "result", [sweeps.finished(fit(), model=b"other"), FailedJob("Not there either.")]
+    "result", [finished(small_cell(), model=b"other"), FailedJob("Not there either.")]
 )
 def test_cells_that_another_program_runs_are_waited_for(
-    store: Store, tmp_path: Path, result: PaperRecord | FailedJob
+    store: Store, tmp_path: Path, result: SmallRecord | FailedJob
 ) -> None:
     with Store(tmp_path / "store") as other:
-        assert other.lease(fit())
+        assert other.lease(small_cell())
         seen = Elsewhere(other, result)
-        cells = [fit("log-fixed")]
-        run_sweep(cells, given, store, InProcess(), callback=seen, function=measured)
-    assert seen.begun == [cell for cell, _ in seen.results] == [fit(), fit("log-fixed")]
+        cells = [small_cell("log-fixed")]
+        run_cells(cells, store, callback=seen)
+    assert (
+        seen.begun == [cell for cell, _ in seen.results] == [small_cell(), small_cell("log-fixed")]
+    )
     told = seen.results[0][1]
     if isinstance(result, FailedJob):
         assert told == result
@@ -206,16 +213,16 @@ class Breaking(Pool, OpenPool):
         if self.broken:
             future.set_exception(BrokenProcessPool())
         else:
-            future.set_result(sweeps.finished(call.cell))
+            future.set_result(finished(call.cell))
         return future
 
 
 @pytest.mark.parametrize("at_submit", [False, True])
 def test_a_job_that_kills_its_worker_is_tried_twice(store: Store, at_submit: bool) -> None:
     opened: list[int] = []
-    cells = [fit(repeat=repeat) for repeat in range(4)]
+    cells = [small_cell(repeat=repeat) for repeat in range(4)]
     seen = Recorder()
-    run_sweep(cells, given, store, Breaking(1, at_submit, opened), callback=seen)
+    run_cells(cells, store, pool=Breaking(1, at_submit, opened), callback=seen)
     assert len(seen.results) == len(cells) == len(dict(seen.results))
     (failed,) = store.failures(cells)
     assert failed.cell == cells[1] and failed.attempts == 1
@@ -230,7 +237,7 @@ def test_waiting_does_not_spin(
     slept: list[float] = []
     monkeypatch.setattr(time, "sleep", slept.append)
     with Store(tmp_path / "store") as other:
-        assert other.lease(fit())
-        seen = Elsewhere(other, sweeps.finished(fit()))
-        run_sweep([fit()], given, store, InProcess(), callback=seen, function=measured)
+        assert other.lease(small_cell())
+        seen = Elsewhere(other, finished(small_cell()))
+        run_cells([small_cell()], store, callback=seen)
     assert len(slept) >= 1

@@ -18,10 +18,10 @@ import pytest
 from directgp.errors import StoreError
 from directgp.experiments.cell import METHODS, Cell, Circumstances, FailedRecord, Record
 from directgp.experiments.store import RENEWAL, MergeCounts, Store, host, is_store
-from paper.tests.experiments.sweeps import CIRCUMSTANCES, contents, finished, fit, outcome
+from tests.unit.experiments.cells import CIRCUMSTANCES, contents, finished, outcome, small_cell
 from tests.unit.experiments.small import plan, problem
 
-CELL, OTHER, THIRD = fit(), fit("fitc"), fit(repeat=1)
+CELL, OTHER, THIRD = small_cell(), small_cell("fitc"), small_cell(repeat=1)
 
 
 def test_what_is_put_comes_back_bit_for_bit(tmp_path: Path) -> None:
@@ -176,7 +176,7 @@ def test_a_journal_that_vanishes_belongs_to_a_transaction_that_ended(
 
 
 def test_many_programs_claim_and_put_at_once(tmp_path: Path) -> None:
-    cells = [fit(repeat=repeat) for repeat in range(12)]
+    cells = [small_cell(repeat=repeat) for repeat in range(12)]
     done: list[str] = []
 
     def program() -> None:
@@ -222,16 +222,16 @@ def test_merging_keeps_own_results_and_adds_new_ones(tmp_path: Path) -> None:
         theirs.put(finished(CELL, 0.1, seconds=7.0))
         theirs.put(finished(OTHER, 0.2, model=b"theirs"))
         theirs.put(finished(THIRD, 0.3))
-        theirs.fail(fit(repeat=2), "Theirs.")
-        theirs.fail(fit(repeat=3), "Theirs.")
-        theirs.fail(fit(repeat=4), "Theirs.")
+        theirs.fail(small_cell(repeat=2), "Theirs.")
+        theirs.fail(small_cell(repeat=3), "Theirs.")
+        theirs.fail(small_cell(repeat=4), "Theirs.")
     with Store(tmp_path / "ours") as ours:
         ours.put(finished(CELL, 0.1, seconds=1.0))
         ours.put(finished(THIRD, 0.4))
         ours.fail(OTHER, "Ours.")
-        ours.put(finished(fit(repeat=2)))
-        ours.fail(fit(repeat=3), "Ours.")
-        every = [CELL, OTHER, THIRD, *(fit(repeat=n) for n in (2, 3, 4))]
+        ours.put(finished(small_cell(repeat=2)))
+        ours.fail(small_cell(repeat=3), "Ours.")
+        every = [CELL, OTHER, THIRD, *(small_cell(repeat=n) for n in (2, 3, 4))]
         before = contents(ours, every)
         assert ours.merge(tmp_path / "theirs") == MergeCounts(added=1, known=2, differing=1)
         assert ours.model(OTHER) == b"theirs"
@@ -384,21 +384,24 @@ def test_damaged_rows_are_discarded_for_a_run_and_never_merged(tmp_path: Path) -
     with Store(tmp_path / "store") as store:
         for cell in (CELL, OTHER, THIRD):
             store.put(finished(cell))
-        store.fail(fit(repeat=2), "No.")
-        store.fail(fit(repeat=3), "No.")
+        store.fail(small_cell(repeat=2), "No.")
+        store.fail(small_cell(repeat=3), "No.")
     change(tmp_path / "store", f"update results set key = 'x' where key = '{CELL.key}'")
     change(
-        tmp_path / "store", f"update failures set attempts = 7 where key = '{fit(repeat=2).key}'"
+        tmp_path / "store",
+        f"update failures set attempts = 7 where key = '{small_cell(repeat=2).key}'",
     )
-    bad = {"x", fit(repeat=2).key}
+    bad = {"x", small_cell(repeat=2).key}
     with Store(tmp_path / "merged") as merged:
         assert merged.merge(tmp_path / "store") == MergeCounts(2, 0, 0, damaged=2)
-        assert merged.view().failed.keys() == {fit(repeat=3).key}
+        assert merged.view().failed.keys() == {small_cell(repeat=3).key}
     with Store(tmp_path / "store") as store:
         store.find_damaged()
         assert store.damaged == bad
-        store.fail(fit(repeat=2), "Again.")
-        assert store.failures([fit(repeat=2)]) == [FailedRecord(fit(repeat=2), "Again.", 1)]
+        store.fail(small_cell(repeat=2), "Again.")
+        assert store.failures([small_cell(repeat=2)]) == [
+            FailedRecord(small_cell(repeat=2), "Again.", 1)
+        ]
         store.find_damaged(discard=True)
         assert store.damaged == bad
         assert store.view().finished == {OTHER.key, THIRD.key}
@@ -409,7 +412,7 @@ def test_damaged_rows_are_discarded_for_a_run_and_never_merged(tmp_path: Path) -
 
 def test_random_damage_is_found(tmp_path: Path) -> None:
     """What is read is as it was, or said to be damaged; rows do not vanish without a word."""
-    cells = [fit(repeat=n) for n in range(8)]
+    cells = [small_cell(repeat=n) for n in range(8)]
     with Store(tmp_path / "store") as store:
         for n, cell in enumerate(cells):
             store.put(finished(cell, 0.1 * n, model=bytes(range(256)) * 2 * n))

@@ -34,9 +34,13 @@ class PaperData:
     """A data set of the paper, ready for training."""
 
     problem: Problem
+    """The rows, checked."""
+
     facts: PaperDataset
+    """The row of the paper's table."""
+
     origin: Origin
-    """The data folder, a download, or the formula."""
+    """Where the numbers come from: the data folder, a download, or the formula."""
 
     differences: str
     """How these numbers differ from the paper's table; empty if they do not."""
@@ -96,9 +100,9 @@ def _differences(facts: PaperDataset, problem: Problem) -> str:
     """Return how a copy of the user differs from the paper's table; empty if it does not."""
     if _single_fingerprint(problem) in facts.copies:
         return facts.differences
-    found = format_size(*problem.X.shape)
-    same = ", as in the paper" if found == facts.size else f" instead of {facts.size}"
-    return f"A copy that is not known, of {found} rows × features{same}."
+    size = format_size(*problem.X.shape)
+    same = ", as in the paper" if size == facts.size else f" instead of {facts.size}"
+    return f"A copy that is not known, of {size} rows × features{same}."
 
 
 def _single_fingerprint(problem: Problem) -> str:
@@ -108,13 +112,13 @@ def _single_fingerprint(problem: Problem) -> str:
     became the float64 0.1, has the same fingerprint.
     """
     with np.errstate(over="ignore"):
-        X, y = (each.astype(np.float32).astype(np.float64) for each in (problem.X, problem.y))
+        X, y = (column.astype(np.float32).astype(np.float64) for column in (problem.X, problem.y))
     return replace(problem, X=X, y=y).fingerprint()
 
 
 def _download_problem(facts: PaperDataset, home: Home) -> Problem:
     """Return the data set from its public files or the cache, and check size and numbers."""
-    files = [_fetch(facts, each, home.fingerprint is not None) for each in home.files]
+    files = [_fetch(facts, download, home.fingerprint is not None) for download in home.files]
     url = home.files[0].url
     try:
         try:
@@ -126,13 +130,13 @@ def _download_problem(facts: PaperDataset, home: Home) -> Problem:
             got = f"a file with the error: {_cause(error)}"
             raise _wrong(facts, url, "readable", got) from error
         problem = _prepare(facts, table, url)
-        found = format_size(*problem.X.shape)
-        if found != facts.size:
-            raise _wrong(facts, url, f"of {facts.size} rows × features, as in the paper", found)
+        size = format_size(*problem.X.shape)
+        if size != facts.size:
+            raise _wrong(facts, url, f"of {facts.size} rows × features, as in the paper", size)
         fingerprint = home.fingerprint and _single_fingerprint(problem)
         if fingerprint != home.fingerprint:
-            known = f"the numbers of fingerprint {home.fingerprint}"
-            raise _wrong(facts, url, known, f"others, of fingerprint {fingerprint}")
+            expected = f"the numbers of fingerprint {home.fingerprint}"
+            raise _wrong(facts, url, expected, f"others, of fingerprint {fingerprint}")
     except InvalidInputError:
         # Otherwise the cache would return the wrong files again.
         for file in files:
@@ -148,13 +152,14 @@ def _fetch(facts: PaperDataset, download: Download, numbers_known: bool) -> Path
     """
     from sklearn.datasets import fetch_file, get_data_home
 
-    url, sha256 = download.url, download.sha256
+    url = download.url
+    sha256 = download.sha256
     folder = Path(get_data_home()) / "directgp"
     folder.mkdir(parents=True, exist_ok=True)
     if sha256 is None and not numbers_known:
-        given = folder / Path(urlsplit(url).path).name
-        if given.is_file():
-            return given
+        user_copy = folder / Path(urlsplit(url).path).name
+        if user_copy.is_file():
+            return user_copy
         raise FetchError(
             f"The data set {facts.name!r} must be in the data folder: no sha256 is known for its"
             f" public file, so it is not downloaded. Download {url} yourself into {folder}, or"

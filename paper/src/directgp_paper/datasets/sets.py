@@ -37,8 +37,10 @@ class Download:
     """A public file."""
 
     url: str
+    """Address of the file."""
+
     sha256: str | None = None
-    """Of the file, if it is known."""
+    """Checksum of the file, if it is known."""
 
 
 @final
@@ -47,32 +49,46 @@ class Home:
     """The public files of a data set, and the function that reads them."""
 
     files: tuple[Download, ...]
+    """The public files."""
+
     read: Callable[[Sequence[Path]], pa.Table]
-    """Reads the files, in the order above, into a table with the target `y`."""
+    """Reads the files, in their order in `files`, into a table with the target `y`."""
 
     fingerprint: str | None = None
-    """Of the numbers in the files, if it is known."""
+    """Fingerprint of the numbers in the files, if it is known."""
 
 
 @final
 @dataclass(frozen=True)
 class PaperDataset:
-    """A row of the paper's table of data sets, and where to get the data.
-
-    `target`, `licence` and `source` are descriptions.
-    """
+    """A row of the paper's table of data sets, and where to get the data."""
 
     name: str
     task: Task
+
     rows: int
+    """Rows in the paper's table."""
+
     features: int
+    """Features in the paper's table."""
+
     num_inducing: int
+    """The paper's number M of inducing inputs."""
+
     target: str
+    """Description of the target."""
+
     licence: str
+    """Description of the licence."""
+
     source: str
+    """Description of the source."""
+
     url: str
+    """Page of the source."""
+
     home: Home | None
-    """`num_inducing` is the paper's M; `home` has the public files, if there are any."""
+    """The public files, if there are any."""
 
     copies: tuple[str, ...] = ()
     """Fingerprints of the known copies, by which a copy is recognised in a file of any format."""
@@ -81,7 +97,7 @@ class PaperDataset:
     """How the known copies differ from the paper's table; empty if they do not."""
 
     not_fetched: str = ""
-    """Why there is no home, if there is none."""
+    """Why there are no public files; empty if there are."""
 
     generator: Callable[[], pa.Table] | None = None
     """Draws rows from the same distribution, if that has a formula."""
@@ -132,17 +148,18 @@ def read_sarcos(files: Sequence[Path]) -> pa.Table:
 
 def read_ringnorm(files: Sequence[Path]) -> pa.Table:
     """Read X and y; class 1 is the class of smaller variance, for any labels."""
-    found = _load_mat(files[0])
-    X, label = found["X"], np.ravel(found["y"])
-    inner = min(np.unique(label), key=lambda each: X[label == each].std())
+    arrays = _load_mat(files[0])
+    X = arrays["X"]
+    label = np.ravel(arrays["y"])
+    inner = min(np.unique(label), key=lambda candidate: X[label == candidate].std())
     return paper_table(X, label == inner)
 
 
 def read_peds1(files: Sequence[Path]) -> pa.Table:
     """Read the matrix of 30 features and the vector of counts, at any place in the file."""
     arrays = list(_arrays(_load_mat(files[0])))
-    X = next(each for each in arrays if each.ndim == 2 and each.shape[1] == 30)
-    y = next(each for each in arrays if each.size == len(X))
+    X = next(array for array in arrays if array.ndim == 2 and array.shape[1] == 30)
+    y = next(array for array in arrays if array.size == len(X))
     return paper_table(X, y)
 
 
@@ -175,7 +192,8 @@ def read_song(files: Sequence[Path]) -> pa.Table:
 def read_abalone(files: Sequence[Path]) -> pa.Table:
     """Read sex, seven measurements and rings; the base level of sex is F."""
     rows = _load_text(files[0], "abalone.data", dtype=str)
-    sex, numbers = rows[:, :1], rows[:, 1:].astype(np.float64)
+    sex = rows[:, :1]
+    numbers = rows[:, 1:].astype(np.float64)
     if not np.isin(sex, ["F", "I", "M"]).all():
         raise ValueError(f"the sexes {sorted(set(sex.ravel().tolist()))}")
     X = np.hstack([sex == "I", sex == "M", numbers[:, :-1]])
@@ -207,10 +225,10 @@ def _load_mat(file: Path) -> dict[str, Any]:
 
 
 def _arrays(value: Any) -> Iterator[Matrix]:
-    """Yield the numeric arrays in a loaded file, also those in its structures."""
+    """Yield the numeric arrays of a loaded file, also from nested structures."""
     if isinstance(value, dict):
-        for each in value.values():
-            yield from _arrays(each)
+        for member in value.values():
+            yield from _arrays(member)
     elif isinstance(value, np.ndarray) and value.dtype.kind in "iuf":
         yield value
 
@@ -232,7 +250,8 @@ _GENERATORS = {"twonorm": partial(twonorm, rows=7400), "ringnorm": partial(ringn
 
 
 def _dataset(name: str, facts: dict[str, Any]) -> PaperDataset:
-    urls, fingerprint = facts.pop("files", ()), facts.pop("fingerprint", None)
+    urls = facts.pop("files", ())
+    fingerprint = facts.pop("fingerprint", None)
     sums = facts.pop("sha256", [None] * len(urls))
     downloads = tuple(Download(url, sha256) for url, sha256 in zip(urls, sums, strict=True))
     home = Home(downloads, _PARSERS[name], fingerprint) if downloads else None

@@ -40,9 +40,11 @@ STEP_SIZE = HarmonicSteps(40.0)
 distance falls as t^−40λ."""
 
 REGION = Region(radius=1.0, lower=0.4, upper=2.5)
-"""It contains the minimum of h and all limits of runs with a fixed L."""
+"""The region of the descent: contains the minimum of h and all limits with a fixed L."""
 
-EXACT, BMC, SMOOTH = "exact gradient", "bMC by the corollary", "smooth-bMC by the corollary"
+EXACT = "exact gradient"
+BMC = "bMC by the corollary"
+SMOOTH = "smooth-bMC by the corollary"
 
 GROWING = "bMC, L = 4/γ"
 """Our own: enough for the bias of bMC to be of the order of γ_t; see docs/convergence.md."""
@@ -76,7 +78,11 @@ class StudyRun(NamedTuple):
     """A run of `descend`, and the point that it should converge to."""
 
     rule: BiasedMonteCarlo | None
+    """Rule of the gradients; None if they are exact."""
+
     path: DescentPath
+    """Points and gradients of the run."""
+
     limit: Moments
     """The zero of the rule's expected gradient: for exact gradients, the minimum of h."""
 
@@ -159,7 +165,7 @@ def runs_table(study: ConvergenceStudy) -> str:
         counts = f"{path.steps[-1]:,}", f"{path.num_samples[-1]:,}"
         level = f"{run.level:.1e}" if name in FIXED else "0"
         numbers = f"{path.gradient_norm[-1]:.1e}", level, f"{run.distance:.1e}"
-        steps = (str(len(found)) for found in (path.projected, path.capped))
+        steps = (str(len(events)) for events in (path.projected, path.capped))
         rows.append((name, *counts, *numbers, *steps, duration(run.seconds)))
     return text_table(rows, right=range(1, len(rows[0])))
 
@@ -189,7 +195,8 @@ def study_picture(study: ConvergenceStudy) -> "Picture":
     def draw_norms(ax: "Axes") -> None:
         lines = []
         for name, mark in marks.items():
-            path, level = study.runs[name].path, study.runs[name].level
+            path = study.runs[name].path
+            level = study.runs[name].level
             pairs = list(zip(map(float, path.steps), path.gradient_norm, strict=True))[1:]
             lines.append(Line.of(name, mark, pairs))
             if name in FIXED:
@@ -202,7 +209,8 @@ def study_picture(study: ConvergenceStudy) -> "Picture":
     def draw_samples(ax: "Axes") -> None:
         lines = []
         for name, mark in marks.items():
-            rule, path = study.runs[name].rule, study.runs[name].path
+            rule = study.runs[name].rule
+            path = study.runs[name].path
             if rule is not None:
                 pairs = [
                     (float(t), float(at_step(rule.num_samples, t - 1))) for t in path.steps[1:]
@@ -266,8 +274,8 @@ def main() -> None:
     options = parser.parse_args()
     if options.command == "bounds":
         return print_bounds()
-    found = convergence_study(options.steps, options.fixed_steps, options.seed, options.cap)
-    return print_convergence(found, options.figure)
+    results = convergence_study(options.steps, options.fixed_steps, options.seed, options.cap)
+    return print_convergence(results, options.figure)
 
 
 if __name__ == "__main__":

@@ -74,9 +74,13 @@ _REACH = 200.0
 """Half-width of the grid in widths of the peak; beyond it every likelihood is flat or 0."""
 
 _ZOOM_NODES = 17
+"""Nodes of a zoom, which divides the bracket by 8."""
+
 _ZOOMS = 10
-"""Each zoom divides the bracket by 8: ten bring it below 1e-9 widths, and the error of the value at
-an extremum is the square of that."""
+"""Zooms that bring the bracket below 1e-9 widths.
+
+The error of the value at an extremum is the square of that.
+"""
 
 
 @torch.no_grad()
@@ -109,7 +113,8 @@ def _largest(function: Callable[[Values], Values], nodes: Float[Tensor, "k ..."]
     fractions = fractions.reshape(-1, *(1 for _ in nodes.shape[1:]))
     for _ in range(_ZOOMS):
         best = function(nodes).argmax(dim=0, keepdim=True).clamp(1, len(nodes) - 2)
-        lower, upper = nodes.gather(0, best - 1), nodes.gather(0, best + 1)
+        lower = nodes.gather(0, best - 1)
+        upper = nodes.gather(0, best + 1)
         nodes = lower + (upper - lower) * fractions
     return function(nodes).amax(dim=0)
 
@@ -146,34 +151,36 @@ def paper_bounds(likelihood: Likelihood, y: Num[Tensor, "..."]) -> DerivativeBou
     """
     likelihood.check_targets(y)
     y = y.double()
-    found: tuple[Tensor | float, ...]
+    bounds: tuple[Tensor | float, ...]
     match likelihood:
         case Logistic():
-            found = 1.0, -1 / 4, 1 / 4, -1 / 4, 1 / 4
+            bounds = 1.0, -1 / 4, 1 / 4, -1 / 4, 1 / 4
         case Probit():
-            slope, curvature = 1 / math.sqrt(2 * math.pi), 1 / math.sqrt(2 * math.pi * math.e)
-            found = 1.0, -slope, slope, -curvature, curvature
+            slope = 1 / math.sqrt(2 * math.pi)
+            curvature = 1 / math.sqrt(2 * math.pi * math.e)
+            bounds = 1.0, -slope, slope, -curvature, curvature
         case Gaussian(noise=variance):
             c = torch.exp(likelihood.log_base(y))
             steepest = c / torch.sqrt(math.e * variance)
             upper = 2 * c / (variance * math.exp(3 / 2))
-            found = c, -steepest, steepest, -c / variance, upper
+            bounds = c, -steepest, steepest, -c / variance, upper
         case StudentT(df=df, scale=scale):
             c = torch.exp(likelihood.log_base(y))
-            factor, power = c * (df + 1) / df, ((df + 3) / (df + 2)) ** ((df + 3) / 2)
+            factor = c * (df + 1) / df
+            power = ((df + 3) / (df + 2)) ** ((df + 3) / 2)
             steepest = factor / scale * torch.sqrt(df / (df + 2)) / power
             upper = 2 * factor / scale**2 * ((df + 2) / (df + 5)) ** ((df + 5) / 2)
-            found = c, -steepest, steepest, -factor / scale**2, upper
+            bounds = c, -steepest, steepest, -factor / scale**2, upper
         case PoissonExp():
-            found = 1.0, -y - 1, y, -y - 1 / 4, 2 * y**2 + 3 * y + 2
+            bounds = 1.0, -y - 1, y, -y - 1 / 4, 2 * y**2 + 3 * y + 2
         case PoissonSoftplus(log_exposure=None):
-            found = 1.0, -1.0, 1.0, -2.25, 2.25
+            bounds = 1.0, -1.0, 1.0, -2.25, 2.25
         case _:
             raise UnsupportedError(
                 f"paper_bounds knows the six likelihoods of the paper's table 1, softplus counts"
                 f" without exposure. Got {type(likelihood).__name__}. Use tight_bounds."
             )
-    return DerivativeBounds(*(bound * torch.ones_like(y) for bound in found))
+    return DerivativeBounds(*(bound * torch.ones_like(y) for bound in bounds))
 
 
 BOUND_NAMES = ("B", "b′", "B′", "b″", "B″")
@@ -201,6 +208,8 @@ class BoundCheck:
     """A published bound and the extremum of φ, φ′ or φ″."""
 
     likelihood: str
+    """Class of the likelihood."""
+
     targets: tuple[float, ...]
     """The targets that share this published bound."""
 
@@ -208,6 +217,8 @@ class BoundCheck:
     """One of `BOUND_NAMES`."""
 
     published: float
+    """The bound of the paper's table 1."""
+
     extremum: float
     """The extremum over every f and over the targets."""
 

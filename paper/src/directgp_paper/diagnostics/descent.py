@@ -38,13 +38,13 @@ class Moments(NamedTuple):
     mean: Float[Tensor, " m"]
     cov: Float[Tensor, "m m"]
 
-    def plus(self, scale: float, other: "Moments") -> "Moments":
-        """Return this + scale · other."""
-        return Moments(self.mean + scale * other.mean, self.cov + scale * other.cov)
+    def plus(self, scale: float, addend: "Moments") -> "Moments":
+        """Return this + scale · addend."""
+        return Moments(self.mean + scale * addend.mean, self.cov + scale * addend.cov)
 
-    def dot(self, other: "Moments") -> float:
+    def dot(self, addend: "Moments") -> float:
         """Return the inner product of vectors and matrices; ‖·‖ is its norm."""
-        return float((self.mean * other.mean).sum() + (self.cov * other.cov).sum())
+        return float((self.mean * addend.mean).sum() + (self.cov * addend.cov).sum())
 
     @property
     def norm(self) -> float:
@@ -61,13 +61,19 @@ class DescentProblem:
     """
 
     likelihood: Likelihood
+    """The likelihood, whose parameters are held."""
+
     y: Row
+    """Targets."""
+
     A: Float[Tensor, "m n"]
     """a_i as columns: L_uu⁻¹ K_uf."""
 
     offset: Row
+    """b_i: prior mean of f_i."""
+
     residual: Row
-    """b_i and c_i: prior mean, and variance of f_i given u."""
+    """c_i: variance of f_i given u."""
 
     beta: float = 1.0
 
@@ -118,7 +124,8 @@ class DescentProblem:
 
     def value(self, at: Moments, slopes: Slopes) -> float:
         """Return −(1/n) Σ_i value_i + (β/n) KL, KL = ½(tr V + ‖m‖² − M − log|V|)."""
-        trace, log_det = torch.trace(at.cov), torch.logdet(at.cov)
+        trace = torch.trace(at.cov)
+        log_det = torch.logdet(at.cov)
         kl = 0.5 * (trace + at.mean.square().sum() - len(at.mean) - log_det)
         return float(-slopes[0].mean() + self.beta / len(self.y) * kl)
 
@@ -127,7 +134,9 @@ class DescentProblem:
 
         ∇_m = −(1/n) Σ s_i a_i + (β/n) m and ∇_V = −(1/n) Σ s′_i a_i a_iᵀ + (β/2n)(I − V⁻¹).
         """
-        n, A, eye = len(self.y), self.A, torch.eye(len(at.mean), dtype=at.mean.dtype)
+        n = len(self.y)
+        A = self.A
+        eye = torch.eye(len(at.mean), dtype=at.mean.dtype)
         cov = self.beta / 2 * (eye - torch.linalg.inv(at.cov)) - (A * slopes[2]) @ A.T
         return Moments((self.beta * at.mean - A @ slopes[1]) / n, (cov + cov.T) / (2 * n))
 
@@ -151,7 +160,7 @@ class Region:
         require(0 < self.lower < self.upper, "lower and upper", "0 < lower < upper", bounds)
 
     def project(self, at: Moments) -> tuple[Moments, bool]:
-        """Return the nearest point of the region, and whether it is another point."""
+        """Return the nearest point of the region, and whether the point was moved."""
         if not math.isfinite(at.norm):
             raise NumericalError("m or V is not finite. Use smaller steps.")
         size = float(at.mean.norm())
@@ -172,9 +181,13 @@ class ConvergenceConstants:
     """
 
     density: float
+    """B = sup φ, over all examples and every f."""
+
     slope: float
+    """B′ = sup abs(φ′), over all examples and every f."""
+
     curvature: float
-    """B = sup φ, B′ = sup abs(φ′), B″ = sup abs(φ″), over all examples and every f."""
+    """B″ = sup abs(φ″), over all examples and every f."""
 
     zeta: float
     """ζ = min E φ over all examples and the region."""
@@ -189,8 +202,10 @@ class ConvergenceConstants:
     """The terms of L_t at the least favourable marginals of each example, in the absolute form."""
 
     c1: float = 1.0
+    """Constant of condition (i), where s_t = −∇h."""
+
     c2: float = 1.0
-    """Of conditions (i) and (ii), where s_t = −∇h."""
+    """Constant of condition (ii), where s_t = −∇h."""
 
     @property
     def c3(self) -> float:
@@ -223,8 +238,10 @@ def convergence_constants(problem: DescentProblem, region: Region) -> Convergenc
             f"convergence_constants needs a log-concave likelihood. "
             f"Got {type(problem.likelihood).__name__}."
         )
-    squares, n = problem.squared_norms, len(problem.y)
-    norms, least = torch.sqrt(squares), problem.residual + region.lower * squares
+    squares = problem.squared_norms
+    n = len(problem.y)
+    norms = torch.sqrt(squares)
+    least = problem.residual + region.lower * squares
     corners = Marginals(
         problem.offset + region.radius * norms * torch.tensor([[-1.0], [-1.0], [1.0], [1.0]]),
         torch.stack([least, problem.residual + region.upper * squares]).repeat(2, 1),
@@ -234,9 +251,10 @@ def convergence_constants(problem: DescentProblem, region: Region) -> Convergenc
     worst = values.argmin(0, keepdim=True)
     hardest = Marginals(*(x.gather(0, worst)[0] for x in (corners.mean, corners.variance)))
     hard = difficulty(problem.likelihood, problem.y, hardest, form="absolute")
-    D, found = torch.exp(hard.log_density), tight_bounds(problem.likelihood, problem.y)
-    first = torch.maximum(found.slope_upper, -found.slope_lower)
-    second = torch.maximum(found.curvature_upper, -found.curvature_lower)
+    D = torch.exp(hard.log_density)
+    bounds = tight_bounds(problem.likelihood, problem.y)
+    first = torch.maximum(bounds.slope_upper, -bounds.slope_lower)
+    second = torch.maximum(bounds.curvature_upper, -bounds.curvature_lower)
     third = second * torch.sqrt(2 / (math.pi * least))
     fourth = 4 * second / (math.sqrt(2 * math.pi * math.e) * least)
     mean_mean = (first / D) ** 2 + second / D
@@ -246,7 +264,7 @@ def convergence_constants(problem: DescentProblem, region: Region) -> Convergenc
     blocks = torch.stack([*entries, var_var * squares**2], -1).reshape(n, 2, 2)
     prior = problem.beta / n * max(1.0, 0.5 / region.lower**2)
     return ConvergenceConstants(
-        density=float(found.density_upper.max()),
+        density=float(bounds.density_upper.max()),
         slope=float(first.max()),
         curvature=float(second.max()),
         zeta=hard.zeta,
@@ -284,9 +302,13 @@ class DescentPath:
     """Numbers of steps done; 0 is the start."""
 
     points: list[Moments] = field(default_factory=list)
+    """m and V after these numbers of steps."""
+
     objective: list[float] = field(default_factory=list)
+    """h, by the closed form or quadrature."""
+
     gradient_norm: list[float] = field(default_factory=list)
-    """h and ‖∇h‖, by the closed form or quadrature."""
+    """‖∇h‖, by the closed form or quadrature."""
 
     num_samples: list[int] = field(default_factory=list)
     """Samples for each example so far; 0 for exact gradients."""
@@ -333,7 +355,8 @@ def descend(
     last = max(chosen, default=0)
     require(last <= steps, "evaluate_at", f"at most {steps}", last)
     at, _ = region.project(start or problem.start)
-    path, drawn = DescentPath(), 0
+    path = DescentPath()
+    drawn = 0
     for step in range(steps + 1):
         if step in chosen:
             objective, gradient = problem.exact(at)
@@ -380,16 +403,18 @@ def _sampled_slopes(
 
     The ratio Σφ′/Σφ over all samples is the mean of the blocks' ratios, weighted by their Σφ.
     """
-    total, nu = int(at_step(rule.num_samples, step)), float(at_step(rule.nu, step))
+    total = int(at_step(rule.num_samples, step))
+    nu = float(at_step(rule.nu, step))
     block = max(1, _BLOCK_ELEMENTS // len(problem.y))
     counts = [min(block, total - first) for first in range(0, total, block)]
     parts = [
         problem.slopes(replace(rule, num_samples=count, nu=0.0), marginals, generator)
         for count in counts
     ]
-    values, by_mean, by_variance = (torch.stack(each) for each in zip(*parts, strict=True))
+    values, by_mean, by_variance = (torch.stack(column) for column in zip(*parts, strict=True))
     sums = values + torch.log(torch.tensor(counts, dtype=values.dtype))[:, None]
-    share, value = torch.softmax(sums, 0), torch.logsumexp(sums, 0) - math.log(total)
+    share = torch.softmax(sums, 0)
+    value = torch.logsumexp(sums, 0) - math.log(total)
     slopes = (share * by_mean).sum(0), (share * by_variance).sum(0)
     if nu == 0:
         return value, *slopes
@@ -414,27 +439,31 @@ def stationary_point(
     A descent in the region with γ = ½ finds the basin, and Powell's hybrid method the zero.
     `NumericalError` if the zero is not inside the region.
     """
-    given, at, outside = slopes or problem.exact_slopes, problem.start, False
+    slopes_at = slopes or problem.exact_slopes
+    at = problem.start
+    outside = False
 
     def gradient(point: Moments) -> Moments:
-        return problem.gradient(point, given(problem.marginals(point)))
+        return problem.gradient(point, slopes_at(problem.marginals(point)))
 
     for _ in range(steps):
         at, outside = region.project(at.plus(-0.5, gradient(at)))
     if outside:
         raise NumericalError("The gradient has no zero in the region: the descent left it.")
-    M, upper = len(at.mean), tuple(torch.triu_indices(*at.cov.shape))
+    M = len(at.mean)
+    upper = tuple(torch.triu_indices(*at.cov.shape))
 
     def packed(point: Moments) -> NDArray[np.float64]:
         return torch.cat([point.mean, point.cov[upper]]).numpy()
 
     def unpacked(x: NDArray[np.float64]) -> Moments:
-        vector, cov = torch.as_tensor(x), torch.zeros_like(at.cov)
+        vector = torch.as_tensor(x)
+        cov = torch.zeros_like(at.cov)
         cov[upper] = vector[M:]
         return Moments(vector[:M], cov + torch.triu(cov, 1).T)
 
-    found = unpacked(root(lambda x: packed(gradient(unpacked(x))), packed(at), tol=1e-13).x)
-    rest = gradient(found).norm
-    if region.project(found)[1] or not rest < _TOLERANCE:
+    solution = unpacked(root(lambda x: packed(gradient(unpacked(x))), packed(at), tol=1e-13).x)
+    rest = gradient(solution).norm
+    if region.project(solution)[1] or not rest < _TOLERANCE:
         raise NumericalError(f"The zero of the gradient was not found: its norm is {rest:.1e}.")
-    return found
+    return solution

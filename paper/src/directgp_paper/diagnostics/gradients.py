@@ -33,8 +33,10 @@ class GradientStatistics:
     """Statistics of draws g of one block's gradient around the exact gradient g*."""
 
     alignment: Measurement
+    """Condition (i): ⟨g, g*⟩/‖g*‖²."""
+
     squared_norm_ratio: Measurement
-    """Conditions (i) and (ii): ⟨g, g*⟩/‖g*‖² and ‖g‖²/‖g*‖²."""
+    """Condition (ii): ‖g‖²/‖g*‖²."""
 
     squared_error: Measurement
     """E‖g − g*‖² of one draw: variance + squared bias."""
@@ -86,7 +88,9 @@ def block_statistics(draws: Float[Tensor, "r p"], exact: Float[Tensor, " p"]) ->
     ē − d_r/(R−1), d_r = e_r − ē, and the sum of squares around it falls by ‖d_r‖² R/(R−1). Where
     the bias is 0 the jackknife overstates the standard error of its square by about √2.
     """
-    R, norm, each = len(draws), exact.square().sum(), EachDraw.of(draws, exact)
+    R = len(draws)
+    norm = exact.square().sum()
+    statistics = EachDraw.of(draws, exact)
     errors = draws - exact
     mean = errors.mean(dim=0)
     deviations = errors - mean
@@ -97,9 +101,9 @@ def block_statistics(draws: Float[Tensor, "r p"], exact: Float[Tensor, " p"]) ->
     shift = squares / (R - 1) ** 2 - 2 * (deviations @ mean) / (R - 1)
     bias_without = mean_square + shift - variance_without / (R - 1)
     return GradientStatistics(
-        _mean(each.alignment),
-        _mean(each.squared_norm),
-        _mean(norm * each.squared_error),
+        _mean(statistics.alignment),
+        _mean(statistics.squared_norm),
+        _mean(norm * statistics.squared_error),
         _jackknife(variance, variance_without),
         _jackknife(mean_square - variance / R, bias_without),
         float(norm),
@@ -181,7 +185,8 @@ def compare_gradients(
     judge = exact or resolve_rule("auto", likelihood)
     truth = gradient_draws(judge, likelihood, y, marginals, 1, generator, step)
     draws = gradient_draws(rule, likelihood, y, marginals, repeats, generator, step)
-    exact_blocks, blocks = pullback(*truth), pullback(*draws)
+    exact_blocks = pullback(*truth)
+    blocks = pullback(*draws)
     return {
         name: block_statistics(blocks[name].flatten(1), exact_blocks[name].flatten())
         for name in blocks
@@ -202,7 +207,8 @@ def gradient_draws(
     The arguments are those of `compare_gradients`. A deterministic rule is evaluated once and its
     result repeated; another one in as many calls as memory needs.
     """
-    likelihood, shape = likelihood.frozen(), marginals.mean.shape
+    likelihood = likelihood.frozen()
+    shape = marginals.mean.shape
     drawn = 1 if rule.deterministic else repeats
     at_once = max(1, _ELEMENTS_AT_ONCE // marginals.mean.numel())
     parts = []
@@ -216,13 +222,16 @@ def gradient_draws(
             value = rule(likelihood, y, mean, variance, generator=generator, step=step)
             parts.append(torch.autograd.grad(value.sum(), (mean, variance)))
     by_mean, by_variance = (
-        torch.cat(each).expand(repeats, *shape) for each in zip(*parts, strict=True)
+        torch.cat(column).expand(repeats, *shape) for column in zip(*parts, strict=True)
     )
     return by_mean, by_variance
 
 
-_NODES, _REACH = 97, 9.0
-"""Nodes of ε, and their range; the spacing is fine enough for standard deviations up to 2."""
+_NODES = 97
+"""Nodes of ε; the spacing is fine enough for standard deviations up to 2."""
+
+_REACH = 9.0
+"""Largest node of ε; the smallest is its negative."""
 
 _LOG_STEP = 0.25
 """Spacing of log s; the relative error of the sum is about exp(−π²/0.25)."""
@@ -268,7 +277,8 @@ def expected_bmc(
     """
     require(num_samples >= 1, "num_samples", "at least 1", num_samples)
     likelihood.check_targets(y)
-    mean, deviation = marginals.mean.double(), torch.sqrt(marginals.variance.double())
+    mean = marginals.mean.double()
+    deviation = torch.sqrt(marginals.variance.double())
     eps = torch.linspace(-_REACH, _REACH, _NODES, dtype=mean.dtype)[:, None]
     weights = torch.softmax(-0.5 * eps**2, 0)
     density, first, second = density_derivatives(likelihood, y.double(), mean + deviation * eps)

@@ -111,8 +111,8 @@ def difficulty(
         # log ζ, log 1, log 1 give |N′/D′ − N/D| ≤ α(1 + B*)/(ζ(1−α)).
         log_expectations = torch.zeros_like(log_expectations)
         log_expectations[0] = log_density.amin(dim=-1, keepdim=True)
-    found = (tight_bounds if bounds == "tight" else paper_bounds)(likelihood, y)
-    ranges = torch.stack([found.density_upper, found.slope_range, found.curvature_range])
+    limits = (tight_bounds if bounds == "tight" else paper_bounds)(likelihood, y)
+    ranges = torch.stack([limits.density_upper, limits.slope_range, limits.curvature_range])
     return Difficulty(2 * (torch.log(ranges) - log_expectations), log_density)
 
 
@@ -148,8 +148,10 @@ class SampleSize:
     """The number of samples at one step, and the number that the theory requires."""
 
     required: float
+    """Lower bound that L has to exceed."""
+
     used: int
-    """Lower bound that L has to exceed, and the smallest such L, or the cap."""
+    """Smallest L above the bound, or the cap."""
 
     @property
     def capped(self) -> bool:
@@ -166,7 +168,11 @@ class SampleSchedule:
     """
 
     difficulty: Difficulty
+    """The terms of M_i and E φ at that state."""
+
     step_size: StepSize
+    """γ_t as a function of the step."""
+
     failure: Callable[[int], float]
     """δ_t as a function of the step."""
 

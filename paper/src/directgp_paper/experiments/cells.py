@@ -86,10 +86,11 @@ EXACT = RuleFacts()
 
 def rules(name: str, *samples: int) -> tuple[RuleFacts, ...]:
     """Return a rule with each number of samples."""
-    return tuple(RuleFacts.model_validate({"name": name, "samples": each}) for each in samples)
+    return tuple(RuleFacts.model_validate({"name": name, "samples": count}) for count in samples)
 
 
-BMC, SMOOTH_BMC = rules("bmc", 1, 10, 100), rules("smooth-bmc", 1, 10, 100)
+BMC = rules("bmc", 1, 10, 100)
+SMOOTH_BMC = rules("smooth-bmc", 1, 10, 100)
 UPS = rules("ups", 1, 10)
 
 
@@ -102,11 +103,15 @@ class BetaScores(Frozen):
     """The scores of one β; losses of the kind that is optimised, of the normalised target."""
 
     beta: float
+
     validation: float
+    """Validation NLL, or MSE for square loss."""
+
     error: float
-    """Validation NLL, or MSE for square loss, and its standard error."""
+    """Standard error of `validation`."""
 
     test: dict[str, float]
+    """Mean test scores by name."""
 
 
 @final
@@ -114,13 +119,15 @@ class FitOutcome(TrainingOutcome):
     """The numbers of a `FitCell`; scores are of the normalised target."""
 
     kind: Literal["fit"] = "fit"
+
     num_training: int
     """Rows of the training part; a learning curve uses fewer."""
 
     path: tuple[BetaScores, ...]
+    """Scores by falling β; empty where β is not chosen."""
+
     history: tuple[tuple[int, float], ...]
-    """Scores by falling β, empty where β is not chosen; (step, objective) of the chosen run,
-    thinned."""
+    """(step, objective) of the chosen run, thinned."""
 
 
 @final
@@ -128,10 +135,15 @@ class CurvePoint(Frozen):
     """Test scores at one step of a learning curve."""
 
     step: int
+
     epoch: float
+    """Passes over the training rows."""
+
     scores: dict[str, float]
+    """Means over the test rows."""
+
     seconds: float
-    """Passes over the training rows, means over the test rows, and the training time up to here."""
+    """Training time up to this step."""
 
 
 @final
@@ -144,9 +156,12 @@ class CurveOutcome(Outcome):
 
     kind: Literal["curve"] = "curve"
     points: tuple[CurvePoint, ...]
+
     num_test: int
+    """Rows of the test part."""
+
     num_training: int = 0
-    """Rows of the test part, and of the training part; 0 if not recorded."""
+    """Rows of the training part; 0 if not recorded."""
 
     status: str
     reason: str
@@ -170,18 +185,24 @@ class GradientRow(Frozen):
     """One rule and one block of parameters; the last three in units of ‖g*‖²."""
 
     rule: RuleFacts
+
     block: str
     """"u_mean" or "u_chol"."""
 
     alignment: Measured
+    """Condition (i): ⟨g, g*⟩/‖g*‖²."""
+
     squared_norm: Measured
-    """Conditions (i) and (ii): ⟨g, g*⟩/‖g*‖² and ‖g‖²/‖g*‖²."""
+    """Condition (ii): ‖g‖²/‖g*‖²."""
 
     squared_error: Measured
+    """Squared error of one draw, which the paper's figure calls bias."""
+
     variance: Measured
+    """Variance of one draw."""
+
     squared_bias: Measured
-    """Of one draw; the first is called bias in the paper's figure, the last has no Monte Carlo
-    floor and may be negative."""
+    """Squared bias of one draw, without the Monte Carlo floor; it may be negative."""
 
     seconds: float
     """Processor time of one draw of the marginals' gradients."""
@@ -196,7 +217,10 @@ class GradientOutcome(Outcome):
     """
 
     kind: Literal["gradients"] = "gradients"
+
     rows: tuple[GradientRow, ...]
+    """One row for each rule and block."""
+
     truth_error: dict[str, float]
     """Squared distance of the paper's truth from the exact gradient, by block, over ‖g*‖²."""
 
@@ -206,28 +230,42 @@ class SamplerPoint(Frozen):
     """Measurements of the samplers at one step of training."""
 
     step: int
+
     proposals: Measured
+    """Mean proposals per draw of the paper's sampler."""
+
     proposals_narrow: Measured
+    """Mean proposals per draw of the paper's sampler with width 1."""
+
     proposals_ours: Measured
-    """Mean proposals per draw: of the paper's sampler, of it with width 1, and of ours."""
+    """Mean proposals per draw of our sampler."""
 
     expected_proposals: float
     """Mean of p_max / E_q[p]: the expectation for the paper's sampler, whatever its width."""
 
     one_by_one_seconds: float
+    """Time of a draw for every example by the paper's sampler, in a loop."""
+
     vectorised_seconds: float
-    """Time of a draw for every example by the paper's sampler: in a loop, and all at once."""
+    """Time of a draw for every example by the paper's sampler, all at once."""
 
     bmc_seconds: float
+    """Time of a gradient by bMC."""
+
     paper_ups_seconds: float
+    """Time of a gradient by the paper's sampler and score, with as many samples."""
+
     our_ups_seconds: float
-    """Time of a gradient: by bMC, by the paper's sampler and score, by ours with control variates;
-    with as many samples."""
+    """Time of a gradient by our sampler with control variates, with as many samples."""
 
     bmc_error: float
+    """Squared error of bMC's gradient of the marginals, over the squared norm of the exact one."""
+
     paper_ups_error: float
+    """Relative squared error of the gradient by the paper's sampler and score."""
+
     our_ups_error: float
-    """Squared error of a gradient of the marginals, over the squared norm of the exact one."""
+    """Relative squared error of the gradient by our sampler with control variates."""
 
 
 @final
@@ -243,12 +281,19 @@ class _PaperCell(Cell):
     """The fields of every cell."""
 
     dataset: str
+    """Name of the data set."""
+
     data: str
-    """Name of the data set, and fingerprint of its rows."""
+    """Fingerprint of the data set's rows."""
 
     task: Task
+
     size: int
+    """Training rows."""
+
     num_inducing: int
+    """Inducing inputs."""
+
     repeat: int
     """Number of the random split."""
 
@@ -278,6 +323,7 @@ class FitCell(_PaperCell):
     outcome_type = FitOutcome
 
     kind: Literal["fit"] = "fit"
+
     method: str
     """A key of `PAPER_METHODS`."""
 
@@ -285,7 +331,10 @@ class FitCell(_PaperCell):
     """Candidates, falling; (1.0,) where β is not chosen."""
 
     protocol: ProtocolName
+
     rule: RuleFacts = EXACT
+    """Rule of the log loss."""
+
     max_steps: int | None = None
     """Steps of the run of each β; None is the default of the protocol."""
 
@@ -322,14 +371,21 @@ class CurveCell(_PaperCell):
     hyperparameters: Literal["joint", "fixed"]
     beta: float
     rule: RuleFacts = EXACT
+
     learning_rate: float
+    """Step size of Adam."""
+
     batch_size: int | None
-    """None: all rows."""
+    """Rows of a batch; None for all."""
 
     steps: int
+    """Steps of Adam."""
+
     every: int
+    """Steps between two scorings of the test rows."""
+
     num_test: int
-    """Steps between two scorings of the test rows, and the maximum number of these."""
+    """Maximum number of test rows."""
 
     whitened: bool = True
     """Whether Adam changes q(u) relative to the prior, as we do, or m and V themselves, as the
@@ -346,7 +402,7 @@ class CurveCell(_PaperCell):
 
     @property
     def method(self) -> str:
-        """The method that trains it."""
+        """Name of the method that trains the curve."""
         if self.objective == "log_loss":
             return f"log-{self.hyperparameters}"
         return "elbo" if self.beta == 1 else "beta-elbo"
@@ -370,7 +426,10 @@ class GradientCell(_PaperCell):
     kind: Literal["gradients"] = "gradients"
     rules: tuple[RuleFacts, ...]
     draws: int
+
     beta: float
+    """Weight of the KL term."""
+
     truth_samples: int
     """Samples of the bMC gradient that the paper takes as the truth; ours is exact."""
 
@@ -383,14 +442,18 @@ class SamplerCell(_PaperCell):
     group_name = "product samplers along training"
 
     kind: Literal["samplers"] = "samplers"
+
     looks: tuple[int, ...]
     """Steps of Adam after which the samplers are measured; 0 is the start."""
 
     samples: int
     beta: float
+
     learning_rate: float
+    """Step size of Adam."""
+
     batch_size: int | None = None
-    """None: all rows."""
+    """Rows of a batch; None for all."""
 
     examples: int
     """Maximum number of training rows at which the samplers are measured."""
@@ -405,7 +468,11 @@ class Results(NamedTuple):
     """The results of a sweep, by kind of cell."""
 
     records: tuple[PaperRecord, ...]
+    """Cells that finished, with their outcomes."""
+
     failed: tuple[FailedRecord[PaperCell], ...] = ()
+    """Cells that failed, with the reason."""
+
     missing: tuple[PaperCell, ...] = ()
     """Cells of the sweep that have not been run."""
 
@@ -413,7 +480,7 @@ class Results(NamedTuple):
     def cells(self) -> list[PaperCell]:
         """All cells of the sweep."""
         run = [record.cell for record in self.records]
-        return [*run, *(each.cell for each in self.failed), *self.missing]
+        return [*run, *(failure.cell for failure in self.failed), *self.missing]
 
     def of(self, kind: type[PaperCell]) -> list[Record[Any, Any]]:
         """Return the records of one kind of cell."""

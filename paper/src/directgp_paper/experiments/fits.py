@@ -44,9 +44,14 @@ from directgp_paper.experiments.cells import (
 from directgp_paper.experiments.models import PaperModel, paper_model
 from directgp_paper.experiments.rows import PaperRows, ScaledRows
 
-BATCH, RATE = 6000, 0.1
-"""Batch size where there are more rows, in regression; and the learning rate, also of such batches:
-so it is in the authors' script, and 1e-3 is far from converged after 5000 steps."""
+BATCH = 6000
+"""Batch size in regression with more rows than this."""
+
+RATE = 0.1
+"""Learning rate, also of batches, as in the authors' script.
+
+With 1e-3, Adam is far from converged after 5000 steps.
+"""
 
 
 SECOND: dict[Task, str] = {"regression": "mse", "classification": "error", "count": "mre"}
@@ -85,7 +90,7 @@ _CURVE_POINTS = 200
 
 
 class Trained(NamedTuple):
-    """The chosen run of a method, and the path of β it was chosen from."""
+    """The chosen run of a method, and the path of β from which the run was chosen."""
 
     best: TrainingResult
     path: BetaPath | None
@@ -138,8 +143,8 @@ def run_fit(
         history=trained.curve(),
         seconds=seconds,
     )
-    kept = PaperModel.of(trained.best).to_bytes() if cell.method == ELBO.name else b""
-    return Record(cell, outcome, Circumstances.here(device), model=kept)
+    saved = PaperModel.of(trained.best).to_bytes() if cell.method == ELBO.name else b""
+    return Record(cell, outcome, Circumstances.here(device), model=saved)
 
 
 def _scores(cell: FitCell, result: TrainingResult, rows: ScaledRows) -> dict[str, float]:
@@ -206,8 +211,13 @@ def _train_by_defaults(
 
 
 _TOLERANCE = 1e-4
-_WINDOW, _OTHER_WINDOW = 50, 20
-"""Losses that must lie within the tolerance: in regression, and in the other tasks."""
+"""Range of the last losses at which a run has converged."""
+
+_WINDOW = 50
+"""Losses that must lie within the tolerance in regression."""
+
+_OTHER_WINDOW = 20
+"""Losses that must lie within the tolerance in the other tasks."""
 
 
 def _train_as_paper(
@@ -219,7 +229,8 @@ def _train_as_paper(
     is its closed form. Numbers of steps (5000 for regression, 3000 otherwise) are the defaults of
     `directgp.train` for Adam.
     """
-    method, regression = PAPER_METHODS[cell.method], cell.task == "regression"
+    method = PAPER_METHODS[cell.method]
+    regression = cell.task == "regression"
     collapsed = regression and method.objective == "elbo"
     batches = regression and method.objective == "log_loss" and cell.size > BATCH
     X, y = rows.train
@@ -253,14 +264,15 @@ def _train_as_paper(
         raise NumericalError(failed[0].reason)
     points = tuple(point for path in paths for point in path.points)
     losses = [point.validation_loss for point in points]
-    chosen, seconds = losses.index(min(losses)), sum(path.seconds for path in paths)
-    found = BetaPath(points, chosen, paths[0].loss, seconds, tuple(failed))
-    return Trained(found.best, found)
+    chosen = losses.index(min(losses))
+    seconds = sum(path.seconds for path in paths)
+    whole = BetaPath(points, chosen, paths[0].loss, seconds, tuple(failed))
+    return Trained(whole.best, whole)
 
 
 @final
 class EveryStep(Monitor):
-    """Never stops the run, whether or not it has converged."""
+    """Stopping rule that never stops: the run takes all its steps."""
 
     @override
     def __call__(self, progress: Progress) -> None:
@@ -292,7 +304,8 @@ def run_curve(
     losses: list[NDArray[np.float32]] = []
     # A pass over the rows in batches, of which the last may be smaller.
     batch = min(cell.batch_size or cell.size, cell.size)
-    since, scoring = clock(device), 0.0
+    since = clock(device)
+    scoring = 0.0
 
     def score(step: int, posterior: SparsePosterior, likelihood: Likelihood) -> None:
         nonlocal scoring
@@ -302,7 +315,8 @@ def run_curve(
             losses.clear()
         losses.append(seen["nll"][:_ROWS_KEPT].to(torch.float32).numpy())
         passes, steps = divmod(step, -(-cell.size // batch))
-        epoch, seconds = passes + steps * batch / cell.size, now - since - scoring
+        epoch = passes + steps * batch / cell.size
+        seconds = now - since - scoring
         points.append(CurvePoint(step=step, epoch=epoch, scores=mean_scores(seen), seconds=seconds))
         scoring += clock(device) - now
 
@@ -335,5 +349,5 @@ def run_curve(
         seconds=points[-1].seconds,
     )
     starts_others = cell.objective == "elbo" and cell.beta == 1.0
-    kept = PaperModel.of(result).to_bytes() if starts_others else b""
-    return Record(cell, outcome, Circumstances.here(device), {"losses": np.stack(losses)}, kept)
+    saved = PaperModel.of(result).to_bytes() if starts_others else b""
+    return Record(cell, outcome, Circumstances.here(device), {"losses": np.stack(losses)}, saved)

@@ -66,7 +66,8 @@ class PaperRows(NamedTuple):
 
 def paper_rows(cell: PaperCell, problem: Problem) -> PaperRows:
     """Return the rows of a cell; sizes of a repeat differ in the training rows only."""
-    X, y = problem.X, problem.y
+    X = problem.X
+    y = problem.y
     parts = paper_parts(cell.dataset, cell.task, len(y))
     require(1 <= cell.size <= parts.training, "size", f"from 1 to {parts.training}", cell.size)
     order = np.random.default_rng([cell.seed, cell.repeat]).permutation(len(y))

@@ -82,7 +82,7 @@ def run_sweep(
     device: str = "cpu",
     function: Callable[..., PaperRecord] = run_paper_cell,
 ) -> None:
-    """Run cells, and those they start from, until each has a result or a failure in the store.
+    """Run cells, and the cells they start from, until each has a result or a failure in the store.
 
     Finished cells are not run again. Cells that another program has leased are waited for, and
     taken over if that program dies. `problem_of` returns the data set of a name. The pool is
@@ -106,19 +106,32 @@ class DataRow(Frozen):
     name: str
     task: Task
     rows: int
+
     features: int
+    """Features of these rows."""
+
     fingerprint: str
     """Checksum of the rows."""
 
     paper_rows: int
+    """Rows in the paper's table."""
+
     paper_features: int
+    """Features in the paper's table."""
+
     num_inducing: int
+    """The paper's number M of inducing inputs."""
+
     origin: str
+    """Where the rows come from."""
+
     licence: str
+
     source: str
+    """Public source of the data."""
+
     differences: str
-    """Where the rows come from; licence and public source; differences from the paper's data, if
-    any."""
+    """Differences from the paper's data, if any."""
 
 
 @final
@@ -131,12 +144,18 @@ class Reproduction:
     data: tuple[DataRow, ...]
     scale: Scale
     protocol: ProtocolName
+
     command: str
+    """Command that writes the report again."""
+
     began: str
+    """Date and time at which this run began, UTC."""
+
     seconds: float
+    """Wall time of this run."""
+
     machine: str
-    """Date and time, UTC, wall time and machine of this run; other cells may have been run
-    elsewhere."""
+    """Machine of this run; other cells may have been run elsewhere."""
 
     damaged: int = 0
     """Stored results that did not match their checksums."""
@@ -145,7 +164,7 @@ class Reproduction:
 # A file of results: one row a cell with its scores, and what a report needs without the data.
 
 _SCORE_NAMES = dict.fromkeys(
-    s.name for each in SCORES.values() for s in each if s not in (RMSE, ECE)
+    s.name for task in SCORES.values() for s in task if s not in (RMSE, ECE)
 )
 """The scores of the paper's experiments, which have neither RMSE nor ECE."""
 
@@ -162,8 +181,14 @@ _COLUMNS = (
 )
 """Columns of results.parquet, by their types in pyarrow."""
 
-_DATA, _SCALE, _PROTOCOL = b"directgp.data", b"directgp.scale", b"directgp.protocol"
-"""Names among the file's metadata: the table of data sets, and what was run."""
+_DATA = b"directgp.data"
+"""Name of the table of data sets among the file's metadata."""
+
+_SCALE = b"directgp.scale"
+"""Name of the scale among the file's metadata."""
+
+_PROTOCOL = b"directgp.protocol"
+"""Name of the protocol among the file's metadata."""
 
 _CELL: TypeAdapter[PaperCell] = TypeAdapter(PaperCell)
 _DATA_ROWS = TypeAdapter(tuple[DataRow, ...])
@@ -201,7 +226,7 @@ def to_parquet(
 def read_parquet(path: Path) -> Archive:
     """Return the cells of a results.parquet.
 
-    Raise `StoreError` if the file is none.
+    Raise `StoreError` if the file is not a results.parquet.
     """
     try:
         with path.open("rb") as file:
@@ -243,8 +268,9 @@ def _facts(cell: PaperCell) -> dict[str, Any]:
 
 
 def _finished(record: PaperRecord) -> dict[str, Any]:
-    """Return the row of a finished cell; the scores of a curve are those at its end."""
-    outcome, about = record.outcome, record.circumstances
+    """Return the row of a finished cell; a curve has the scores of its last point."""
+    outcome = record.outcome
+    about = record.circumstances
     row = _facts(record.cell) | {"status": "finished", "seconds": outcome.seconds}
     row |= {"machine": about.machine, "device": about.device, "finished": about.finished}
     row["versions"] = json.dumps(about.versions)

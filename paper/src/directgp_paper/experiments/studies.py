@@ -45,6 +45,7 @@ from directgp_paper.experiments.rows import PaperRows, ScaledRows
 
 Row = Float[Tensor, " n"]
 Draws = Float[Tensor, "r n"]
+
 Blocks = dict[str, Tensor]
 """Gradients by block of parameters."""
 
@@ -78,7 +79,8 @@ def objective_pullback(
     """
     with torch.enable_grad():
         kl = torch.autograd.grad(beta * posterior.kl(), (posterior.u_mean, posterior.u_chol))
-    A, S = posterior.features(X).A, posterior.u_chol.detach().tril()
+    A = posterior.features(X).A
+    S = posterior.u_chol.detach().tril()
     n = A.shape[-1]
 
     def pullback(by_mean: Draws, by_variance: Draws) -> Blocks:
@@ -96,8 +98,10 @@ _STATISTICS = {
 """Fields of `GradientRow`, and of the statistics of a block."""
 
 _TIMINGS = 5
+"""Repeats of the timing of a gradient, of which the least counts."""
+
 _TRUTH, _TIMING, _RULES = range(1, 4)
-"""Streams of random numbers."""
+"""Numbers of the streams of random numbers."""
 
 
 def run_gradients(
@@ -108,7 +112,8 @@ def run_gradients(
     seed = (cell.seed, cell.repeat)
     X, y = ScaledRows.of(data, cell.task).train
     model = paper_model(cell, X, y)
-    likelihood, marginals = model.likelihood, model.posterior.predict(X)
+    likelihood = model.likelihood
+    marginals = model.posterior.predict(X)
     pullback = objective_pullback(model.posterior, X, cell.beta)
 
     def marginal_draws(
@@ -120,7 +125,9 @@ def run_gradients(
     # The gradient in u_chol is 0 if all means of a probit model are 0. Then no relative error is
     # defined, and the block is left out.
     gradients = pullback(*marginal_draws(EXACT, 1))
-    exact = {name: each[0].flatten() for name, each in gradients.items() if bool(each.any())}
+    exact = {
+        name: gradient[0].flatten() for name, gradient in gradients.items() if bool(gradient.any())
+    }
     timing = generator_of(*seed, _TIMING)
     functions = {rule.label: partial(marginal_draws, rule, 1, timing) for rule in cell.rules}
     seconds = least_seconds(functions, _TIMINGS)
@@ -131,16 +138,16 @@ def run_gradients(
         draws = pullback(*drawn)
         for block, truth in exact.items():
             flat = draws[block].flatten(1)
-            found = block_statistics(flat, truth).relative()
-            numbers = {name: getattr(found, of) for name, of in _STATISTICS.items()}
+            statistics = block_statistics(flat, truth).relative()
+            numbers = {name: getattr(statistics, of) for name, of in _STATISTICS.items()}
             measured: dict[str, Any] = {
                 name: Measured(value=m.value, error=m.standard_error) for name, m in numbers.items()
             }
             each_seconds = seconds[rule.label]
             rows.append(GradientRow(rule=rule, block=block, seconds=each_seconds, **measured))
-            each = EachDraw.of(flat, truth)
+            per_draw = EachDraw.of(flat, truth)
             for statistic in ("alignment", "squared_norm", "squared_error"):
-                values = getattr(each, statistic).float().numpy()
+                values = getattr(per_draw, statistic).float().numpy()
                 arrays[f"{statistic}.{rule.label}.{block}"] = values
         report_step(monitors, "gradients", number + 1, len(cell.rules))
     paper_truth = RuleFacts(name="bmc", samples=cell.truth_samples)
@@ -162,6 +169,8 @@ MAX_PROPOSALS = 5_000
 """Proposals for one draw. The time of an example that needs more is underestimated."""
 
 _MAX_WIDTH = 10
+"""Largest width n of a proposal N(μ, n·v)."""
+
 _VECTORISED_PROPOSALS = 2
 """Proposals that the hybrid makes for all examples at once."""
 
@@ -177,9 +186,16 @@ class SampledExamples:
     """
 
     likelihood: UnimodalInF
+
     y: Row
+    """Targets."""
+
     mean: Row
+    """Means of q(f)."""
+
     variance: Row
+    """Variances of q(f)."""
+
     log_max: Row
     """Maximum of the log-likelihood over f."""
 
@@ -199,9 +215,10 @@ class SampledExamples:
         return torch.cat([one._draw(one._width(), generator) for one in examples])
 
     def by_hybrid(self, generator: torch.Generator) -> Row:
-        """Return the same by the hybrid."""
+        """Return a draw from q̃ for each by the hybrid; NaN where all proposals were rejected."""
         width = torch.cat([self._example(i)._width() for i in range(len(self.y))])
-        draws, missing = torch.zeros_like(self.mean), torch.ones_like(self.mean).bool()
+        draws = torch.zeros_like(self.mean)
+        missing = torch.ones_like(self.mean).bool()
         for _ in range(_VECTORISED_PROPOSALS):
             delta, hits = self._propose(width, generator)
             draws = torch.where(missing & hits, delta, draws)
@@ -216,14 +233,16 @@ class SampledExamples:
 
     def _width(self) -> Row:
         """Return the largest valid width n of a single example."""
-        deviation, log_max = torch.sqrt(self.variance), float(self.log_max)
+        deviation = torch.sqrt(self.variance)
+        log_max = float(self.log_max)
 
         def is_valid(n: int) -> bool:
             r = deviation * math.sqrt(math.log(n) / (1 - 1 / n))
             inside = self.likelihood.log_max_between(self.y, self.mean - r, self.mean + r)
             return float(inside) <= log_max - 0.5 * math.log(n)
 
-        n, near = 1, torch.cat([self.mean - deviation, self.mean + deviation])
+        n = 1
+        near = torch.cat([self.mean - deviation, self.mean + deviation])
         if float(self.likelihood.log_prob(self.y, near).max()) <= log_max - math.log(2):
             n = next(filter(is_valid, range(_MAX_WIDTH, 1, -1)), 1)
         return torch.full_like(self.mean, n)
@@ -249,7 +268,12 @@ class SampledExamples:
 _WORK = 2e7
 """Budget of proposals of one measurement."""
 
-_MIN_DRAWS, _MAX_DRAWS = 10, 200
+_MIN_DRAWS = 10
+"""Least draws for each example."""
+
+_MAX_DRAWS = 200
+"""Most draws for each example."""
+
 _ROUNDS = 5_000
 """Maximum rounds of the paper's sampler, of four proposals each."""
 
@@ -271,10 +295,10 @@ def seen_proposals(
     num_draws = max(_MIN_DRAWS, min(_MAX_DRAWS, int(_WORK / float(expected.sum()))))
     draws = draw_as_paper(examples.flat, num_draws, generator, _ROUNDS, widen)
     seen = 2 * (~draws.unfinished).sum(0) >= num_draws
-    each = torch.where(seen, draws.proposals, expected)
-    variance_of_each = torch.where(seen, each * (each - 1) / draws.accepted, 0.0)
+    proposals = torch.where(seen, draws.proposals, expected)
+    variance_of_each = torch.where(seen, proposals * (proposals - 1) / draws.accepted, 0.0)
     error = variance_of_each.sum().sqrt() / len(examples.y)
-    return Measured(value=float(each.mean()), error=float(error))
+    return Measured(value=float(proposals.mean()), error=float(error))
 
 
 def our_proposals(examples: SampledExamples, log_z: Row) -> Measured:
@@ -282,10 +306,15 @@ def our_proposals(examples: SampledExamples, log_z: Row) -> Measured:
     return Measured(value=float(proposals_per_draw(examples.flat, log_z).mean()), error=0.0)
 
 
-_SWEEPS, _GRADIENTS = 5, 9
-"""Repeats of a timing, of which the least counts."""
+_SWEEPS = 5
+"""Repeats of the timing of a draw, of which the least counts."""
+
+_GRADIENTS = 9
+"""Repeats of the timing of a gradient, of which the least counts."""
 
 _ERROR_DRAWS = 20
+"""Draws of a gradient, of which the mean squared error is taken."""
+
 _LOOP_WORK = 10_000
 """Budget of proposals of a loop over the examples, about half a second."""
 
@@ -329,7 +358,8 @@ def run_samplers(
 def _measure(cell: SamplerCell, step: int, model: PaperModel, X: Tensor, y: Tensor) -> SamplerPoint:
     random = generator_of(cell.seed, cell.repeat, step)
     # The likelihoods of all three tasks have one peak in f.
-    likelihood, q = cast(UnimodalInF, model.likelihood.frozen()), model.posterior.predict(X)
+    likelihood = cast(UnimodalInF, model.likelihood.frozen())
+    q = model.posterior.predict(X)
     examples = SampledExamples.of(likelihood, y, q.mean, q.variance)
     log_z = log_expectation(likelihood, y, q.mean, q.variance)
     expected = expected_proposals(examples, log_z)
@@ -370,7 +400,7 @@ def _loop_seconds(
     size = min(n, max(_MIN_EXAMPLES, int(_LOOP_WORK / proposals)))
     index = torch.randperm(n, generator=random)[:size]
     rows = (row[index] for row in (examples.y, examples.mean, examples.variance))
-    some = SampledExamples.of(examples.likelihood.take(index), *rows)
+    subset = SampledExamples.of(examples.likelihood.take(index), *rows)
     seed = int(torch.randint(2**31, (), generator=random))
 
     def sweep(way: Callable[[torch.Generator], Tensor]) -> Tensor:
@@ -378,7 +408,7 @@ def _loop_seconds(
         return way(torch.Generator().manual_seed(seed))
 
     functions = {
-        "one_by_one_seconds": partial(sweep, some.one_by_one),
-        "vectorised_seconds": partial(sweep, some.by_hybrid),
+        "one_by_one_seconds": partial(sweep, subset.one_by_one),
+        "vectorised_seconds": partial(sweep, subset.by_hybrid),
     }
-    return {name: each * n / size for name, each in least_seconds(functions, _SWEEPS).items()}
+    return {name: seconds * n / size for name, seconds in least_seconds(functions, _SWEEPS).items()}

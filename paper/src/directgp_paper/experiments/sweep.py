@@ -41,11 +41,17 @@ class CurveSizes:
     """Maximum number of training rows; None is all."""
 
     steps: int
+    """Steps in regression."""
+
     count_steps: int
-    """Steps in regression, and for counts, whose learning rate is smaller."""
+    """Steps for counts, whose learning rate is smaller."""
 
     evaluations: int
+    """Scorings of the test rows along a curve."""
+
     repeats: int
+    """Random splits."""
+
     all_betas: bool = False
     """Whether counts have curves for every β of airline, or for 0.1 alone."""
 
@@ -56,11 +62,18 @@ class AirlineSizes:
     """Sizes of the learning curves of airline, in batches."""
 
     rows: int | None = None
+    """Maximum number of training rows; None is all."""
+
     num_test: int
+    """Maximum number of test rows."""
+
     num_inducing: int
     batch_size: int = 1000
     epochs: int
+
     repeats: int = 1
+    """Random splits."""
+
     all_betas: bool = False
     """Whether sampling rules are run for every β, or for 0.1 alone."""
 
@@ -74,42 +87,57 @@ class Scale:
     """Sizes of all experiments."""
 
     name: str
+
     about: str
+    """Description for the list of scales."""
+
     judged: bool = True
     """Whether results of this scale may decide a claim."""
 
     repeats: int = 5
+    """Random splits of a fit."""
+
     sizes: tuple[int | float, ...]
+    """Training rows in regression: numbers, or below 1 shares of the training part."""
+
     other_sizes: tuple[int, ...]
-    """Training rows in regression, numbers or below 1 shares of the training part, and in the other
-    tasks."""
+    """Training rows in the other tasks."""
 
     max_inducing: int | None = None
     """Bound of the number of inducing inputs; None is the paper's M."""
 
     betas: tuple[float, ...] | None = None
+    """Candidates of β; None is n, n/2, n/4, …, if `beta_factor` is 2."""
+
     beta_factor: int = 2
-    """Candidates of β; None is n, n/2, n/4, …, or with another factor."""
+    """Factor between neighbours in the grid of β."""
 
     max_steps: int | None = None
     """Steps of the run of each β; None is the paper's number, or enough to converge."""
 
     largest_only: bool = False
+    """Whether fits have only the largest size, and the size of claim C4."""
+
     protocol: ProtocolName = "best"
     curves: CurveSizes
     airline: AirlineSizes
+
     draws: int
+    """Draws of each gradient in the study of gradients."""
+
     study_rows: int
+    """Training rows of the studies of gradients and samplers."""
+
     sampler_steps: tuple[int, ...]
-    """Draws of each gradient, training rows of both studies, and steps at which samplers are
-    measured."""
+    """Steps at which samplers are measured."""
 
     def changed(self, max_steps: int | None, repeats: int | None, largest_only: bool) -> "Scale":
         """Return the scale with other steps and repeats, of fits and curves, or fewer sizes.
 
         Curves of airline keep their epochs.
         """
-        curves, airline = self.curves, self.airline
+        curves = self.curves
+        airline = self.airline
         return replace(
             self,
             repeats=repeats or self.repeats,
@@ -127,7 +155,8 @@ class Scale:
 
 def _scale(name: str, facts: dict[str, Any]) -> Scale:
     facts |= {key: tuple(value) for key, value in facts.items() if isinstance(value, list)}
-    curves, airline = CurveSizes(**facts.pop("curves")), AirlineSizes(**facts.pop("airline"))
+    curves = CurveSizes(**facts.pop("curves"))
+    airline = AirlineSizes(**facts.pop("airline"))
     return Scale(name=name, curves=curves, airline=airline, **facts)
 
 
@@ -145,22 +174,33 @@ _SAMPLED_BETA = 0.1
 _MAX_ROWS = 2000
 """Training rows in classification and count."""
 
-_AIRLINE_RATE, _COUNT_RATE = 1e-3, 0.01
-"""Learning rates of airline, and of rules compared on counts."""
+_AIRLINE_RATE = 1e-3
+"""Learning rate of airline."""
+
+_COUNT_RATE = 0.01
+"""Learning rate of rules compared on counts."""
 
 _MAX_STEPS = 20_000
 """Steps of our optimisers, which converge earlier."""
 
-SMALL_SET, SMALL_SIZE = "cadata", 691
-"""Data set and training rows of the paper's plot of β."""
+SMALL_SET = "cadata"
+"""Data set of the paper's plot of β."""
 
-_GRADIENTS, _SAMPLERS = ("abalone",), ("abalone", "banana", AIRLINE)
-"""Data sets of the two studies."""
+SMALL_SIZE = 691
+"""Training rows of the paper's plot of β."""
+
+_GRADIENTS = ("abalone",)
+"""Data sets of the study of gradients."""
+
+_SAMPLERS = ("abalone", "banana", AIRLINE)
+"""Data sets of the study of samplers."""
 
 _SAMPLER_ROWS = 100_000
 """Training rows of airline in the study of samplers."""
 
 _TRUTH_SAMPLES = 10_000
+"""Samples of the bMC gradient that the paper takes as the truth."""
+
 _SAMPLES = 10
 """Samples in the study of samplers."""
 
@@ -190,14 +230,19 @@ def sweep(
 ) -> tuple[PaperCell, ...]:
     """Return the cells of the experiments on these data sets, in the order of the paper."""
     makers = _Makers(scale, protocol or scale.protocol, seed)
-    moderate = [each for each in data if each.name != AIRLINE]
+    moderate = [dataset for dataset in data if dataset.name != AIRLINE]
     return tuple(
         [
-            *(cell for each in moderate for cell in makers.fits(each)),
-            *(cell for each in moderate for cell in makers.curves(each)),
-            *(cell for each in data if each.name == AIRLINE for cell in makers.airline(each)),
-            *(makers.gradients(each) for each in data if each.name in _GRADIENTS),
-            *(makers.samplers(each) for each in data if each.name in _SAMPLERS),
+            *(cell for dataset in moderate for cell in makers.fits(dataset)),
+            *(cell for dataset in moderate for cell in makers.curves(dataset)),
+            *(
+                cell
+                for dataset in data
+                if dataset.name == AIRLINE
+                for cell in makers.airline(dataset)
+            ),
+            *(makers.gradients(dataset) for dataset in data if dataset.name in _GRADIENTS),
+            *(makers.samplers(dataset) for dataset in data if dataset.name in _SAMPLERS),
         ]
     )
 
@@ -220,7 +265,8 @@ class _Makers:
 
     def fits(self, data: SweepData) -> Iterator[FitCell]:
         """Yield every method, size and repeat; the ELBO first."""
-        scale, regression = self.scale, data.task == "regression"
+        scale = self.scale
+        regression = data.task == "regression"
         methods = (*suited_methods(data.task), *([FITC_OF_ELBO] if regression else []))
         limit = None if self.protocol == "paper" else _MAX_STEPS
         for size in self._sizes(data):
@@ -238,11 +284,11 @@ class _Makers:
                     )
 
     def _sizes(self, data: SweepData) -> list[int]:
-        """Return the training sizes of fits, rising; the largest, if wanted, and that of C4."""
+        """Return the training sizes of fits, rising; with `largest_only` the largest, and C4's."""
         wanted = self.scale.sizes if data.task == "regression" else self.scale.other_sizes
         most = self._size(data)
-        rows = (round(each * most) if each < 1 else int(each) for each in wanted)
-        sizes = sorted({min(each, most) for each in rows})
+        rows = (round(size * most) if size < 1 else int(size) for size in wanted)
+        sizes = sorted({min(size, most) for size in rows})
         if not self.scale.largest_only:
             return sizes
         small = [min(sizes, key=lambda size: abs(math.log(size / SMALL_SIZE)))]
@@ -250,7 +296,8 @@ class _Makers:
 
     def curves(self, data: SweepData) -> Iterator[CurveCell]:
         """Yield the comparison of rules: log loss, joint; β = 0.1, or for counts several."""
-        sizes, counts = self.scale.curves, data.task == "count"
+        sizes = self.scale.curves
+        counts = data.task == "count"
         size = self._size(data, sizes.rows)
         steps = sizes.count_steps if counts else sizes.steps
         betas = AIRLINE_BETAS if counts and sizes.all_betas else (_SAMPLED_BETA,)
@@ -309,7 +356,8 @@ class _Makers:
 
     def samplers(self, data: SweepData) -> SamplerCell:
         """Return the study of product samplers."""
-        rows, batches = self.scale.study_rows, data.name == AIRLINE
+        rows = self.scale.study_rows
+        batches = data.name == AIRLINE
         return SamplerCell(
             **self._facts(data, self._size(data, _SAMPLER_ROWS if batches else rows)),
             looks=self.scale.sampler_steps,
@@ -333,7 +381,7 @@ class _Makers:
         }
 
     def _size(self, data: SweepData, wanted: int | None = None) -> int:
-        """Return the wanted number of training rows, at most those available; None wants all."""
+        """Return the wanted number of training rows, or all available if fewer or for None."""
         most = paper_parts(data.name, data.task, data.num_rows).training
         bounded = data.task != "regression" and data.name != AIRLINE
         return min(most, wanted or most, _MAX_ROWS if bounded else most)

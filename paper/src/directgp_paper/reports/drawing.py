@@ -26,6 +26,8 @@ _TICK = 0.3
 """Minimum distance of two ticks of a histogram, in inches."""
 
 _BINS = 36
+"""Bins of a histogram."""
+
 _TAIL = 0.005
 """Share of the values at either end that is counted in the outermost bins."""
 
@@ -72,7 +74,8 @@ def bin_edges(values: Array) -> Array:
             return np.geomspace(low, high, _BINS + 1)
         case "asinh":
             return np.sinh(np.linspace(np.arcsinh(low), np.arcsinh(high), _BINS + 1))
-    middle, least = (low + high) / 2, 1e-3 * max(abs(low), abs(high), 1e-12)
+    middle = (low + high) / 2
+    least = 1e-3 * max(abs(low), abs(high), 1e-12)
     reach = max((high - low) / 2, least)
     return np.linspace(middle - reach, middle + reach, _BINS + 1)
 
@@ -82,13 +85,15 @@ def draw_histograms(
 ) -> None:
     """Draw the share of draws in each bin; draws beyond the axis count in the outermost bins."""
     for place, (name, (mark, values)) in enumerate(draws.items()):
-        known = values[~np.isnan(values)]
-        counts, _ = np.histogram(np.clip(known, edges[0], edges[-1]), edges)
-        heights, depth = counts / max(len(known), 1), 2 + 0.1 * place
+        valid = values[~np.isnan(values)]
+        counts, _ = np.histogram(np.clip(valid, edges[0], edges[-1]), edges)
+        heights = counts / max(len(valid), 1)
+        depth = 2 + 0.1 * place
         ax.stairs(heights, edges, color=mark.color, alpha=0.13, fill=True, zorder=depth)
         line: Any = {"linestyle": mark.line, "linewidth": 1.5, "zorder": depth + 0.05}
         ax.stairs(heights, edges, color=mark.color, label=name, **line)
-    low, high = float(edges[0]), float(edges[-1])
+    low = float(edges[0])
+    high = float(edges[-1])
     scale = _scale(low, high)
     ax.set_xscale(scale)
     if scale == "asinh":

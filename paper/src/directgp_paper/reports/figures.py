@@ -66,6 +66,7 @@ PEDESTRIANS = ("peds1_dir2", "peds1", "peds1_dir0", "peds1_dir1")
 """The one of fig. 1e first."""
 
 Records = Sequence[AnyRecord]
+
 Panels = Callable[[str, Records], Iterator[Panel]]
 """Yields the panels of one data set, given its results."""
 
@@ -80,12 +81,16 @@ class PaperFigure:
 
     title: str
     caption: str
+
     kind: type[PaperCell]
+    """Kind of the cells that the figure shows."""
+
     shown: Mapping[str, Collection[Any]]
-    """Kind of the cells that it shows, and the allowed values of their attributes; of "dataset" in
-    the order of the panels."""
+    """Allowed values of the cells' attributes; of "dataset" in the order of the panels."""
 
     panels: Panels
+    """Yields the panels of one data set."""
+
     layout: Layout = field(default_factory=Layout)
 
     @property
@@ -95,32 +100,48 @@ class PaperFigure:
 
     @property
     def where(self) -> str:
-        """The part of the paper that has it."""
+        """The part of the paper that has the figure."""
         if self.name.startswith("S"):
             return "not in the paper"
         return "main text" if self.name[-1].isalpha() else "appendix"
 
     def uses(self, cell: PaperCell) -> bool:
-        """Return whether it shows a cell."""
+        """Return whether the figure shows a cell."""
         return isinstance(cell, self.kind) and all(
             attrgetter(name)(cell) in values for name, values in self.shown.items()
         )
 
     def picture(self, results: Results) -> Picture | None:
-        """Return the picture; None if nothing of it was run."""
-        found: dict[str, list[AnyRecord]] = {n: [] for n in self.shown.get("dataset", ())}
+        """Return the picture; None if no cell of the figure was run."""
+        by_dataset: dict[str, list[AnyRecord]] = {n: [] for n in self.shown.get("dataset", ())}
         for record in sorted(results.records, key=lambda record: record.cell.dataset):
             if self.uses(record.cell):
-                found.setdefault(record.cell.dataset, []).append(record)
+                by_dataset.setdefault(record.cell.dataset, []).append(record)
         # The set of an unknown direction is shown if it was run, and not missed otherwise.
-        absent = [name for name, own in found.items() if not own and name != ONE_DIRECTION]
+        absent = [
+            name
+            for name, shown_records in by_dataset.items()
+            if not shown_records and name != ONE_DIRECTION
+        ]
         if self.shown.get("dataset") == PEDESTRIANS:
-            absent, found = [], dict([(name, own) for name, own in found.items() if own][:1])
-        panels = [panel for name, own in found.items() if own for panel in self.panels(name, own)]
+            absent = []
+            by_dataset = dict(
+                [
+                    (name, shown_records)
+                    for name, shown_records in by_dataset.items()
+                    if shown_records
+                ][:1]
+            )
+        panels = [
+            panel
+            for name, shown_records in by_dataset.items()
+            if shown_records
+            for panel in self.panels(name, shown_records)
+        ]
         if not panels:
             return None
         missing = sum(map(self.uses, results.missing))
-        failed = sum(self.uses(each.cell) for each in results.failed)
+        failed = sum(self.uses(failure.cell) for failure in results.failed)
         counts = {"not run": missing, "failed": failed}
         lacking = [f"{plural(count, 'cell')} {status}" for status, count in counts.items() if count]
         return Picture(
@@ -140,8 +161,13 @@ class Series(NamedTuple):
     """The cells of one line: its place in the legend, its label and its mark."""
 
     order: tuple[Any, ...]
+    """Sort key of the legend."""
+
     label: str
+
     mark: Mark
+    """Colour, marker and line style."""
+
     details: tuple[str, ...]
     """Other properties in which lines of the same label may differ; "" for the usual one."""
 
@@ -156,14 +182,14 @@ def _grouped(
     groups: dict[Series, list[AnyRecord]] = {}
     for record in records:
         groups.setdefault(series_of(record.cell), []).append(record)
-    every = sorted(groups, key=lambda each: (*each.order, each.details))
+    every = sorted(groups, key=lambda series: (*series.order, series.details))
     named = []
     for position, series in enumerate(every):
-        rivals = [other.details for other in every if other.label == series.label]
+        rivals = [rival.details for rival in every if rival.label == series.label]
         values = zip(series.details, zip(*rivals, strict=True), strict=True)
         differing = [detail for detail, others in values if detail and len(set(others)) > 1]
         name = f"{series.label} ({', '.join(differing)})" if differing else series.label
-        earlier = sum(other.label == series.label for other in every[:position])
+        earlier = sum(rival.label == series.label for rival in every[:position])
         dashes = (":" if earlier % 2 else "-.") if earlier else series.mark.line
         named.append((name, replace(series.mark, line=dashes), groups[series]))
     return named
@@ -176,8 +202,8 @@ def _lines(
 ) -> list[Line]:
     """Return the means of the points (x, y) of each series."""
     return [
-        Line.of(name, mark, itertools.chain.from_iterable(map(points_of, own)))
-        for name, mark, own in _grouped(records, series_of)
+        Line.of(name, mark, itertools.chain.from_iterable(map(points_of, members)))
+        for name, mark, members in _grouped(records, series_of)
     ]
 
 
@@ -206,8 +232,8 @@ def _method_series(cell: FitCell) -> Series:
 
 
 def _size_panel(score: str, dataset: str, records: Records) -> Iterator[Panel]:
-    found = [record for record in records if score in record.outcome.scores]
-    lines = _lines(found, _method_series, lambda r: [(r.cell.size, r.outcome.scores[score])])
+    scored = [record for record in records if score in record.outcome.scores]
+    lines = _lines(scored, _method_series, lambda r: [(r.cell.size, r.outcome.scores[score])])
     if lines:
         draw = partial(draw_sizes, lines=lines, label=_LABELS[score])
         yield Panel(dataset, draw, _ends(lines, f"mean test {_LABELS[score]}", "training rows"))
@@ -215,18 +241,20 @@ def _size_panel(score: str, dataset: str, records: Records) -> Iterator[Panel]:
 
 def _beta_panel(dataset: str, records: Records, small: bool = True) -> Iterator[Panel]:
     """Draw losses along β at the size nearest to the paper's by ratio, or at the largest other."""
-    found = [r for r in records if r.cell.method in BETA_METHODS and r.outcome.path]
-    sizes = {record.cell.size for record in found}
+    with_path = [r for r in records if r.cell.method in BETA_METHODS and r.outcome.path]
+    sizes = {record.cell.size for record in with_path}
     nearest = min(sizes, key=lambda size: abs(math.log(size / SMALL_SIZE)), default=0)
     size = nearest if small else max(sizes, default=0)
     if not sizes or (not small and size == nearest):
         return
     lines = []
-    for name, mark, own in _grouped([r for r in found if r.cell.size == size], _method_series):
-        paths = [{point.beta: point.validation for point in r.outcome.path} for r in own]
+    for name, mark, members in _grouped(
+        [r for r in with_path if r.cell.size == size], _method_series
+    ):
+        paths = [{point.beta: point.validation for point in r.outcome.path} for r in members]
         common = set.intersection(*map(set, paths))
         line = Line.of(name, mark, ((beta, path[beta]) for beta in common for path in paths))
-        lines.append((line, sorted(record.outcome.beta for record in own)))
+        lines.append((line, sorted(record.outcome.beta for record in members)))
     words = [f"{line.label} chose β = {', '.join(map(number, betas))}" for line, betas in lines]
     yield Panel(f"{dataset}, {size:,} rows", partial(_draw_betas, lines=lines), "; ".join(words))
 
@@ -268,7 +296,7 @@ _RULES = {
     "ups-mixed": Mark(GREEN, "v", "-"),
     "ups-paper": Mark(PURPLE, "P", "-"),
 }
-"""Colour and marker are those of the rule; the line style shows the number of samples."""
+"""Colour and marker of each rule; the line style shows the number of samples."""
 
 _DASHES = {1: ":", 10: "--", 100: "-"}
 _BETA_MARKERS = {0.1: "v", 1.0: "o", 10.0: "^"}
@@ -276,7 +304,8 @@ _BETA_MARKERS = {0.1: "v", 1.0: "o", 10.0: "^"}
 _SETTLED = 0.2
 """Share of the horizontal axis that does not decide the range of the vertical one."""
 
-_SAMPLED, _SMOOTH = ("exact", "bmc", "ups", "ups-mixed"), ("exact", "bmc", "smooth-bmc")
+_SAMPLED = ("exact", "bmc", "ups", "ups-mixed")
+_SMOOTH = ("exact", "bmc", "smooth-bmc")
 _BANDS = (
     "Means over the repeats that were run, with bands of one standard error if there are several; "
     "lower is better. The beginning may be above the axis."
@@ -322,15 +351,15 @@ def _curve_panel(
         for point in record.outcome.points:
             yield point.epoch if against == "epoch" else point.step, value(point)
 
-    found = [r for r in records if r.outcome.points and score in r.outcome.points[-1].scores]
-    if against == "seconds" and found:
+    curves = [r for r in records if r.outcome.points and score in r.outcome.points[-1].scores]
+    if against == "seconds" and curves:
         # Times of the machine that has most runs.
-        here = Counter(map(place, found)).most_common(1)[0][0]
-        found = [record for record in found if place(record) == here]
-    lines = _lines(found, series_of, partial(points, lambda point: point.scores[score]))
+        here = Counter(map(place, curves)).most_common(1)[0][0]
+        curves = [record for record in curves if place(record) == here]
+    lines = _lines(curves, series_of, partial(points, lambda point: point.scores[score]))
     if against == "seconds":
         # Repeats are averaged at each step, in both directions.
-        times = _lines(found, series_of, partial(points, attrgetter("seconds")))
+        times = _lines(curves, series_of, partial(points, attrgetter("seconds")))
         lines = [replace(line, x=time.mean) for line, time in zip(lines, times, strict=True)]
     if lines:
         after = _SETTLED * max(float(line.x[-1]) for line in lines)
@@ -368,11 +397,11 @@ def _along(
             smooth = {r.cell.beta for r in records if r.cell.rule.name == "smooth-bmc"}
             betas = sorted(smooth or {r.cell.beta for r in records})
             groups = {
-                f"{dataset}, β = {each:g}": [r for r in records if r.cell.beta == each]
-                for each in betas
+                f"{dataset}, β = {value:g}": [r for r in records if r.cell.beta == value]
+                for value in betas
             }
-        for (title, own), score in itertools.product(groups.items(), scores):
-            yield from _curve_panel(title, score, against, series, own)
+        for (title, members), score in itertools.product(groups.items(), scores):
+            yield from _curve_panel(title, score, against, series, members)
 
     described = "" if objectives else "Log-loss DLM, joint: "
     machine = " Only runs of one machine are shown." if by_time else ""
@@ -434,16 +463,17 @@ def _gradient_draws(
     records: Records, statistic: str, rules: Iterable[str]
 ) -> dict[str, tuple[Mark, Array]]:
     """Return the draws of all repeats by rule, few samples first."""
-    found: dict[RuleFacts, list[Array]] = {}
-    for arrays, rule in ((each.arrays, rule) for each in records for rule in each.cell.rules):
+    draws: dict[RuleFacts, list[Array]] = {}
+    for arrays, rule in ((record.arrays, rule) for record in records for rule in record.cell.rules):
         drawn = arrays.get(f"{statistic}.{rule.label}.u_mean")
         if rule.name in rules and drawn is not None and len(drawn):
-            found.setdefault(rule, []).append(drawn.astype(np.float64))
-    ordered = sorted(found, key=lambda rule: (rule.name, rule.samples))
-    return {rule.label: (rule_mark(rule), np.concatenate(found[rule])) for rule in ordered}
+            draws.setdefault(rule, []).append(drawn.astype(np.float64))
+    ordered = sorted(draws, key=lambda rule: (rule.name, rule.samples))
+    return {rule.label: (rule_mark(rule), np.concatenate(draws[rule])) for rule in ordered}
 
 
-_PAPER_SAMPLER, _OUR_SAMPLER = Mark(BLUE, "^", "-"), Mark(GREEN, "v", "-")
+_PAPER_SAMPLER = Mark(BLUE, "^", "-")
+_OUR_SAMPLER = Mark(GREEN, "v", "-")
 
 _SAMPLER_LINES: dict[str, dict[str, tuple[Mark, *tuple[str, ...]]]] = {
     "proposals a draw": {

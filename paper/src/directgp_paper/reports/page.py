@@ -102,18 +102,18 @@ def reproduction_page(done: Reproduction, pictures: Mapping[str, RenderedPicture
     """Return the page of a reproduction; each figure is shown by the first claim that has it."""
     left = dict(pictures)
     claims = []
-    for each in done.claims:
-        drawn = [name for name in each.claim.figures if name in pictures]
+    for assessment in done.claims:
+        drawn = [name for name in assessment.claim.figures if name in pictures]
         here = {name: left.pop(name) for name in drawn if name in left}
         section = {
-            "claim": each.claim,
-            "judged": each.judged,
-            "finding": each.finding,
-            "evidence": evidence(each),
-            "remedies": remedies(each.finding) if done.scale.judged else [],
+            "claim": assessment.claim,
+            "judged": assessment.judged,
+            "finding": assessment.finding,
+            "evidence": evidence(assessment),
+            "remedies": remedies(assessment.finding) if done.scale.judged else [],
             "shown": [(FIGURES[name], picture) for name, picture in here.items()],
             "elsewhere": [FIGURES[name] for name in drawn if name not in here],
-            "absent": [name for name in each.claim.figures if name not in pictures],
+            "absent": [name for name in assessment.claim.figures if name not in pictures],
         }
         claims.append(section)
     return render_page(
@@ -126,7 +126,7 @@ def reproduction_page(done: Reproduction, pictures: Mapping[str, RenderedPicture
         headline=headline(done),
         second_line=second_line(done),
         claims=claims,
-        others=[(FIGURES[name], each) for name, each in left.items()],
+        others=[(FIGURES[name], picture) for name, picture in left.items()],
         run_facts=run_facts(done),
         effect_of=effect_of,
         p_value=p_value,
@@ -157,25 +157,27 @@ def headline(done: Reproduction) -> str:
     if not done.scale.judged:
         cells = plural(len(done.results.records), "cell")
         return f"{cells} ran. Scale {done.scale.name} is too small to judge a claim."
-    counts = Counter(each.finding.verdict for each in done.claims)
+    counts = Counter(assessment.finding.verdict for assessment in done.claims)
     others = [f"{counts[v]} {v}" for v in get_args(Verdict)[1:] if counts[v]]
     held = f"{counts['held']} of {plural(len(done.claims), 'claim')} held"
     return f"{', '.join([held, *others])}."
 
 
-def evidence(each: Assessment) -> str:
+def evidence(assessment: Assessment) -> str:
     """Return ``120 runs, 97 % converged, 2 h 1 min of processor time``.
 
     Curves that count as converged may still move.
     """
-    if not each.runs:
+    if not assessment.runs:
         return "no runs"
-    parts = [plural(each.runs, "run")]
-    if each.trained:
-        parts.append(f"{100 * each.converged // each.trained} % converged")
-    if each.moved:
-        parts[-1] += f" (at most {number(each.moved, 2)} nats in the last fifth of their steps)"
-    return f"{', '.join(parts)}, {duration(each.seconds)} of processor or GPU time"
+    parts = [plural(assessment.runs, "run")]
+    if assessment.trained:
+        parts.append(f"{100 * assessment.converged // assessment.trained} % converged")
+    if assessment.moved:
+        parts[-1] += (
+            f" (at most {number(assessment.moved, 2)} nats in the last fifth of their steps)"
+        )
+    return f"{', '.join(parts)}, {duration(assessment.seconds)} of processor or GPU time"
 
 
 def remedies(finding: Finding) -> list[str]:
@@ -212,7 +214,7 @@ def _named_protocols(done: Reproduction) -> str:
 
 
 def _protocols(done: Reproduction) -> list[ProtocolName]:
-    """Return the protocols of the fits, or that of the run if there are none."""
+    """Return the protocols of the fits; without fits, the protocol of the run."""
     run = {record.cell.protocol for record in done.results.of(FitCell)} or {done.protocol}
     return [name for name in PROTOCOLS if name in run]
 
@@ -221,9 +223,11 @@ def run_facts(done: Reproduction) -> dict[str, str]:
     """Return the section about the run: values by name."""
     results = done.results
     about = [record.circumstances for record in results.records]
-    where = Counter(f"{each.machine} ({each.device})" for each in about)
+    where = Counter(f"{circumstances.machine} ({circumstances.device})" for circumstances in about)
     versions = Counter(
-        ", ".join(f"{name} {_SOURCE.get(each, each)}" for name, each in one.versions.items())
+        ", ".join(
+            f"{name} {_SOURCE.get(version, version)}" for name, version in one.versions.items()
+        )
         for one in about
     )
     seconds = math.fsum(record.outcome.seconds for record in results.records)
@@ -262,11 +266,12 @@ def _stopped(results: Results) -> list[str]:
 
 
 def _unconverged(results: Results) -> str:
-    stopped, every = Counter(_stopped(results)), Counter(r.cell.method for r in results.of(FitCell))
+    stopped = Counter(_stopped(results))
+    every = Counter(r.cell.method for r in results.of(FitCell))
     if not stopped:
         return "none"
     methods = PAPER_METHODS.items()
-    named = [f"{each.label} {stopped[m]} of {every[m]}" for m, each in methods if stopped[m]]
+    named = [f"{method.label} {stopped[m]} of {every[m]}" for m, method in methods if stopped[m]]
     total = f"{stopped.total():,} of {plural(every.total(), 'fit')}"
     return f"{total} stopped unconverged: {'; '.join(named)}"
 
@@ -298,23 +303,23 @@ def _document(done: Reproduction) -> dict[str, Any]:
     """Return the content of verdicts.json."""
     results = done.results
     about = Counter(
-        (tuple(each.versions.items()), each.machine, each.device)
-        for each in (record.circumstances for record in results.records)
+        (tuple(about_run.versions.items()), about_run.machine, about_run.device)
+        for about_run in (record.circumstances for record in results.records)
     )
     return {
         "schema": SCHEMA,
         "summary": headline(done),
         "judged": done.scale.judged,
-        "verdicts": Counter(each.finding.verdict for each in done.claims),
+        "verdicts": Counter(assessment.finding.verdict for assessment in done.claims),
         "claims": [
             {
-                **{name: getattr(each.claim, name) for name in _CLAIM_FIELDS},
-                "verdict": each.finding.verdict,
-                "sentence": each.finding.sentence,
-                **{name: getattr(each, name) for name in _EVIDENCE_FIELDS},
-                "readings": [_reading(*judged) for judged in each.judged],
+                **{name: getattr(assessment.claim, name) for name in _CLAIM_FIELDS},
+                "verdict": assessment.finding.verdict,
+                "sentence": assessment.finding.sentence,
+                **{name: getattr(assessment, name) for name in _EVIDENCE_FIELDS},
+                "readings": [_reading(*judged) for judged in assessment.judged],
             }
-            for each in done.claims
+            for assessment in done.claims
         ],
         "errata": ERRATA,
         "data": [row.model_dump() for row in done.data],
@@ -323,8 +328,8 @@ def _document(done: Reproduction) -> dict[str, Any]:
         "cells": {"finished": len(results.records)}
         | {name: len(getattr(results, name)) for name in ("failed", "missing")},
         "failed": [
-            {"cell": each.cell.title, "reason": each.reason, "attempts": each.attempts}
-            for each in results.failed
+            {"cell": failure.cell.title, "reason": failure.reason, "attempts": failure.attempts}
+            for failure in results.failed
         ],
         "damaged": done.damaged,
         **{name: getattr(done, name) for name in ("command", "began", "seconds", "machine")},

@@ -33,19 +33,28 @@ class Part:
     """Description: "pol, 2,000 rows: log-loss DLM (joint) against the ELBO"."""
 
     verdict: Verdict
+
     effect: float
+    """Mean difference over the repeats; negative supports the claim, NaN is not run."""
+
     error: float
+    """Standard error of the effect; NaN if not run, or for one repeat."""
+
     p_value: float
-    """Mean difference over the repeats, negative if it supports the claim, with its standard error
-    and two-sided p-value; NaN if not run, or for one repeat."""
+    """Two-sided p-value of the effect; NaN if not run, or for one repeat."""
 
     unit: str
+    """Unit of the effect, such as "NLL"."""
+
     note: str = ""
+    """Remarks, such as "5 repeats; our protocol"."""
+
     decides: bool = True
-    """Unit of the effect, such as "NLL"; and whether the verdict of the claim depends on the
-    part."""
+    """Whether the verdict of the claim depends on the part."""
 
     dataset: str = ""
+    """Name of the data set, by which parts are grouped."""
+
     clause: str = ""
     """The result in words, for a sentence that begins "pol: "; empty if not run."""
 
@@ -73,16 +82,22 @@ class ClaimReading:
     """One way to decide on a claim, with the conditions for each verdict, and why it is fair."""
 
     name: str
+
     of: Literal["paper", "ours"]
-    """Whether it reads the sentence of the paper, or is a claim of directgp beside it."""
+    """Whether the reading is of the paper's sentence, or a claim of directgp beside it."""
 
     criterion: str
+    """The conditions for each verdict."""
+
     why: str
+    """Why the criterion is fair."""
+
     judge: Judge
+    """Returns the finding for the results of a sweep."""
 
 
 class JudgedReading(NamedTuple):
-    """A reading and what the results say about it."""
+    """A reading and its finding."""
 
     reading: ClaimReading
     finding: Finding
@@ -92,17 +107,24 @@ class Assessment(NamedTuple):
     """A claim with all its readings, the first of which decides, and the runs behind them."""
 
     claim: "Claim"
+
     judged: tuple[JudgedReading, ...]
+    """The readings with their findings; the first decides."""
+
     runs: int
+    """Number of runs that decide."""
+
     trained: int
+    """Number of deciding runs that are fits or curves."""
+
     converged: int
-    """Number of runs that decide, how many of them are fits or curves, and how many of these
-    converged."""
+    """Number of deciding fits and curves that converged."""
 
     moved: float
+    """How far the loss of a converged run still moved, at most."""
+
     seconds: float
-    """How far those that converged still moved, and the processor time of all, or wall time on a
-    GPU."""
+    """Processor time of all runs that decide, or wall time on a GPU."""
 
     @property
     def finding(self) -> Finding:
@@ -116,18 +138,24 @@ class Claim:
     """A claim of the paper: one of C1 to C14."""
 
     id: str
+
     statement: str
+    """What is claimed."""
+
     quote: str
+    """The claim in the words of the paper."""
+
     where: str
-    """What is claimed, in the words of the paper, and where."""
+    """The place in the paper."""
 
     figures: tuple[str, ...]
-    """Figures that show it, by their names in `directgp_paper.reports.figures`: "1a", "2", …"""
+    """Figures of the claim, by their names in `directgp_paper.reports.figures`: "1a", "2", …"""
 
     uses: Callable[[PaperCell], bool]
     """Return whether the claim needs a cell."""
 
     readings: tuple[ClaimReading, ...]
+    """The ways to decide on the claim; the first decides."""
 
     def assess(self, results: Results) -> Assessment:
         """Judge all readings."""
@@ -136,7 +164,7 @@ class Claim:
         converged = [run for run in trained if is_converged(run)]
         return Assessment(
             self,
-            tuple(JudgedReading(each, each.judge(results)) for each in self.readings),
+            tuple(JudgedReading(reading, reading.judge(results)) for reading in self.readings),
             len(runs),
             len(trained),
             len(converged),
@@ -161,13 +189,13 @@ def claim(
     text = _TEXTS[name]
     readings = tuple(
         ClaimReading(
-            each["name"],
-            each.get("of", "paper"),
-            each["criterion"].format(**thresholds),
-            each["why"],
-            judges[each["name"]],
+            reading["name"],
+            reading.get("of", "paper"),
+            reading["criterion"].format(**thresholds),
+            reading["why"],
+            judges[reading["name"]],
         )
-        for each in text["readings"]
+        for reading in text["readings"]
     )
     statement, quote, where = (text[key] for key in ("statement", "quote", "where"))
     return Claim(name, statement, quote, where, tuple(text["figures"]), uses, readings)
@@ -185,11 +213,13 @@ def in_brackets(*remarks: str) -> str:
 
 # Comparisons: one description, one test, one wording.
 
-NOT_RUN, FAILED = "not run", "failed"
-_FIRST, _AGAIN = "Its cells have to be run.", "Its failed cells have to be run again."
+NOT_RUN = "not run"
+FAILED = "failed"
+_FIRST = "Its cells have to be run."
+_AGAIN = "Its failed cells have to be run again."
 
 Relation = Literal["lower", "not above", "equal"]
-"""Claimed relation of one to other.
+"""Claimed relation of one to the reference.
 
 "lower" is a test at 5 %; if it decides nothing, two one-sided tests at 5 % may show that the
 difference is within the margin. They decide on "equal", and one of them on "not above", which the
@@ -210,21 +240,34 @@ class Pair:
     """Two methods or rules on a data set, with the difference of their scores."""
 
     dataset: str
+
     one: str
-    other: str
+    """Name of the method or rule that the claim is about."""
+
+    reference: str
+    """Name of the method or rule to compare with."""
+
     unit: str
+    """Unit of the difference, such as "NLL"."""
+
     difference: Difference | None = None
-    """one − other; None if not run. Lower is better."""
+    """one − reference; None if not run. Lower is better."""
 
     note: str = NOT_RUN
+    """Remarks, or why there is no difference."""
+
     setting: str = ""
+    """More about the data, such as "2,000 rows"."""
+
     title: str = ""
-    """More about the data, such as "2,000 rows"; the comparison, "one against other" if empty."""
+    """The comparison; "one against reference" if empty."""
 
     margin: float = 0.0
     """Difference that does not matter, in the unit; 0 if every one does."""
 
     convergence: Convergence = ALL_CONVERGED
+    """Whether the runs behind the difference converged."""
+
     seconds: float = math.nan
     """Processor time of one more repeat."""
 
@@ -232,7 +275,7 @@ class Pair:
     def what(self) -> str:
         """Return ``pol, 2,000 rows: log-loss DLM (joint) against the ELBO``."""
         where = f"{self.dataset}, {self.setting}" if self.setting else self.dataset
-        return f"{where}: {self.title or f'{self.one} against {self.other}'}"
+        return f"{where}: {self.title or f'{self.one} against {self.reference}'}"
 
 
 Rule = Callable[[Difference], Verdict]
@@ -243,55 +286,60 @@ def compare(
     pair: Pair, relation: Relation = "lower", decides: bool = True, rule: Rule | None = None
 ) -> Part:
     """Test whether a pair has the claimed relation, by its rule or by another one."""
-    found, nan, facts = pair.difference, math.nan, (decides, pair.dataset)
-    if found is None:
+    difference = pair.difference
+    nan = math.nan
+    facts = (decides, pair.dataset)
+    if difference is None:
         remedy = _AGAIN if pair.note.startswith(FAILED) else _FIRST
         unknown = nan, nan, nan, pair.unit, pair.note
         return Part(pair.what, "not decided", *unknown, *facts, remedy=remedy)
-    effect, margin = found.effect, pair.margin
-    notes = [found.over, found.note, pair.note, pair.convergence.note]
+    effect = difference.effect
+    margin = pair.margin
+    notes = [difference.over, difference.note, pair.note, pair.convergence.note]
     if relation != "lower":
-        low, high = number(found.inner_low, 2), number(found.inner_high, 2)
+        low = number(difference.inner_low, 2)
+        high = number(difference.inner_high, 2)
         notes.insert(0, f"90 % interval {low} to {high}, margin {number(margin, 2)}")
-    judge: Rule = rule or (lambda each: _verdict(each, relation, margin))
-    verdict = judge(found)
+    judge: Rule = rule or (lambda measured: _verdict(measured, relation, margin))
+    verdict = judge(difference)
     excess = {"lower": effect, "not above": effect - margin, "equal": abs(effect) - margin}
-    remedy = _more_repeats(pair, found, judge) if verdict == "not decided" else ""
+    remedy = _more_repeats(pair, difference, judge) if verdict == "not decided" else ""
     if pair.convergence.unsettled:
         more = "more epochs" if pair.dataset == AIRLINE else "more steps, --max-steps"
-        verdict, remedy = "not decided", f"Longer runs would decide it: {more}."
-    tested = found.error, found.p_value, pair.unit, "; ".join(filter(None, notes))
+        verdict = "not decided"
+        remedy = f"Longer runs would decide it: {more}."
+    tested = difference.error, difference.p_value, pair.unit, "; ".join(filter(None, notes))
     part = Part(pair.what, verdict, effect, *tested, *facts, "", excess[relation], remedy)
     return replace(part, clause=_clause(pair, part, relation))
 
 
-def _verdict(found: Difference, relation: Relation, margin: float) -> Verdict:
-    effect = found.effect
-    within = -margin <= found.inner_low and found.inner_high <= margin
+def _verdict(difference: Difference, relation: Relation, margin: float) -> Verdict:
+    effect = difference.effect
+    within = -margin <= difference.inner_low and difference.inner_high <= margin
     match relation:
         case "lower":
-            significant = found.p_value < SIGNIFICANT
+            significant = difference.p_value < SIGNIFICANT
             decided = verdict_of(significant and effect < 0, significant and effect > 0)
             equal = decided == "not decided" and within and margin > 0
             return "no difference" if equal else decided
         case "not above":
-            return verdict_of(found.inner_high <= margin, found.low > margin)
+            return verdict_of(difference.inner_high <= margin, difference.low > margin)
         case "equal":
-            return verdict_of(within, found.low > margin or found.high < -margin)
+            return verdict_of(within, difference.low > margin or difference.high < -margin)
 
 
 _MOST_REPEATS = 500
 
 
-def _more_repeats(pair: Pair, found: Difference, judge: Rule) -> str:
+def _more_repeats(pair: Pair, difference: Difference, judge: Rule) -> str:
     """Return how many repeats of the same mean and deviation would decide, and their cost."""
-    if not found.count:
-        return "Two repeats or more would decide it." if found.over == "1 repeat" else ""
-    if not math.isfinite(found.effect):
+    if not difference.count:
+        return "Two repeats or more would decide it." if difference.over == "1 repeat" else ""
+    if not math.isfinite(difference.effect):
         return ""
-    for count in range(found.count + 1, _MOST_REPEATS + 1):
-        if judge(found.with_repeats(count)) != "not decided":
-            more = count - found.count
+    for count in range(difference.count + 1, _MOST_REPEATS + 1):
+        if judge(difference.with_repeats(count)) != "not decided":
+            more = count - difference.count
             cost = f", {duration(more * pair.seconds)} more" if pair.seconds > 0 else ""
             return f"A run of {plural(count, 'repeat')} would decide it{cost}: --repeats {count}."
     return (
@@ -302,8 +350,11 @@ def _more_repeats(pair: Pair, found: Difference, judge: Rule) -> str:
 
 def _clause(pair: Pair, part: Part, relation: Relation) -> str:
     """Return ``the β-ELBO 0.012 ± 0.003 below the ELBO in NLL (p = 0.03)``."""
-    one, other, effect = pair.one, pair.other, part.effect
-    undecided, size = part.verdict == "not decided", distance(part)
+    one = pair.one
+    reference = pair.reference
+    effect = part.effect
+    undecided = part.verdict == "not decided"
+    size = distance(part)
     if pair.convergence.unsettled:
         remarks = in_brackets("undecided", "not converged")
     elif relation == "lower" and part.verdict != "no difference":
@@ -313,11 +364,11 @@ def _clause(pair: Pair, part: Part, relation: Relation) -> str:
     if abs(effect) + np.nan_to_num(part.error) < TINY and (relation != "lower" or undecided):
         size = f"less than {TINY:.4f}"
     if math.isnan(effect):
-        text = f"{one} and {other} each infinite in {pair.unit} where the other is not"
+        text = f"{one} and {reference} each infinite in {pair.unit} where the other is not"
     elif effect == 0:
-        text = f"{one} equal to {other} in {pair.unit}"
+        text = f"{one} equal to {reference} in {pair.unit}"
     else:
-        text = f"{one} {size} {'below' if effect < 0 else 'above'} {other} in {pair.unit}"
+        text = f"{one} {size} {'below' if effect < 0 else 'above'} {reference} in {pair.unit}"
     return text + remarks
 
 
@@ -345,27 +396,29 @@ def all_of(verdicts: Iterable[Verdict]) -> Verdict:
     "not held" if any is not held, else "not decided" if any is not decided or there is none, else
     "no difference" if that is true of any, else "held".
     """
-    found = set(verdicts)
-    return next((verdict for verdict in _WORST_FIRST if verdict in found), "not decided")
+    present = set(verdicts)
+    return next((verdict for verdict in _WORST_FIRST if verdict in present), "not decided")
 
 
 def hardest(compared: Iterable[Part]) -> Part:
-    """Return the comparison that contradicts the claim most; those that were run come first."""
+    """Return the comparison that contradicts the claim most, among the run ones if any."""
 
-    def rank(each: Part) -> tuple[bool, int, float]:
+    def rank(part: Part) -> tuple[bool, int, float]:
         # An unknown excess comes last.
-        excess = float(np.nan_to_num(-each.excess, nan=math.inf))
-        return not each.clause, _WORST_FIRST.index(each.verdict), excess
+        excess = float(np.nan_to_num(-part.excess, nan=math.inf))
+        return not part.clause, _WORST_FIRST.index(part.verdict), excess
 
     return min(compared, key=rank)
 
 
 def combined(title: str, verdict: Verdict, of: Sequence[Part]) -> Part:
-    """Return a comparison that decides, with the numbers of the hardest one that it is made of."""
+    """Combine comparisons into one that decides, with the numbers of the hardest."""
     least = hardest(of)
     where, _, what = least.what.partition(": ")
     if not least.clause:
-        where, verdict, note = least.dataset, "not decided", of[0].note
+        where = least.dataset
+        verdict = "not decided"
+        note = of[0].note
     else:
         note = "; ".join(filter(None, (f"the closest: {what}", least.note)))
     return replace(least, what=f"{where}: {title}", verdict=verdict, note=note, decides=True)
@@ -377,28 +430,28 @@ def finding(compared: Sequence[Part], closing: str = "", every: bool = False) ->
     The sentence has the hardest comparison of each data set, or every one that decides. Comparisons
     that do not decide are dropped if they were not run.
     """
-    parts = tuple(each for each in compared if each.decides or each.clause)
-    deciding = [each for each in compared if each.decides]
-    run = [each for each in deciding if each.clause]
+    parts = tuple(part for part in compared if part.decides or part.clause)
+    deciding = [part for part in compared if part.decides]
+    run = [part for part in deciding if part.clause]
     if every:
         texts = [
-            f"{name}: {'; '.join(each.clause for each in found)}."
-            for name, found in _grouped(run, "dataset").items()
+            f"{name}: {'; '.join(part.clause for part in of_dataset)}."
+            for name, of_dataset in _grouped(run, "dataset").items()
         ]
     else:
         texts = _by_unit(run)
     names = _grouped(deciding, "dataset")
-    labels = {name: _absent(some) for name, some in names.items()}
+    labels = {name: _absent(parts_of_set) for name, parts_of_set in names.items()}
     for label in ("Not run", "Failed", "Partly run"):
-        found = [name for name, each in labels.items() if each == label]
-        texts += [f"{label}: {joined(found)}."] if found else []
+        absent = [name for name, status in labels.items() if status == label]
+        texts += [f"{label}: {joined(absent)}."] if absent else []
     sentence = " ".join(filter(None, (*texts, closing)))
-    return Finding(all_of(each.verdict for each in deciding), sentence, parts)
+    return Finding(all_of(part.verdict for part in deciding), sentence, parts)
 
 
 def _absent(compared: Sequence[Part]) -> str:
-    """Return whether none, or only some, of the comparisons were run; "" if all were."""
-    absent = [each.note.startswith(FAILED) for each in compared if not each.clause]
+    """Return "Not run", "Failed" or "Partly run"; "" if all comparisons were run."""
+    absent = [part.note.startswith(FAILED) for part in compared if not part.clause]
     if len(absent) < len(compared):
         return "Partly run" if absent else ""
     return "Failed" if any(absent) else "Not run"
@@ -407,21 +460,22 @@ def _absent(compared: Sequence[Part]) -> str:
 def _by_unit(compared: Sequence[Part]) -> list[str]:
     """Describe every data set in the first unit, and the hardest comparison in each other unit."""
     sentences: list[str] = []
-    for unit, found in _grouped(compared, "unit").items():
-        suffix, least = f" in {unit}", hardest(found)
+    for unit, parts in _grouped(compared, "unit").items():
+        suffix = f" in {unit}"
+        least = hardest(parts)
         if not sentences:
             clauses = [
-                f"{name}{in_brackets(_score(some))}: {hardest(some).clause}"
-                for name, some in _grouped(found, "dataset").items()
+                f"{name}{in_brackets(_score(of_dataset))}: {hardest(of_dataset).clause}"
+                for name, of_dataset in _grouped(parts, "dataset").items()
             ]
             # The unit is written once.
             later = [clause.replace(suffix, "", 1) for clause in clauses[1:]]
             sentences.append("; ".join([clauses[0], *later]))
-        elif len(found) == 1:
+        elif len(parts) == 1:
             sentences.append(f"{least.dataset}: {least.clause}")
         else:
             clause = least.clause.replace(suffix, "", 1)
-            sentences.append(f"In {unit} {_score(found)}, the closest on {least.dataset}: {clause}")
+            sentences.append(f"In {unit} {_score(parts)}, the closest on {least.dataset}: {clause}")
     return [f"{sentence}." for sentence in sentences]
 
 
@@ -430,16 +484,16 @@ def _score(compared: Sequence[Part]) -> str:
     if len(compared) == 1:
         return ""
     held, equal = (
-        sum(each.verdict == verdict for each in compared) for verdict in ("held", "no difference")
+        sum(part.verdict == verdict for part in compared) for verdict in ("held", "no difference")
     )
     return f"{held} of {len(compared)} hold{f', {equal} no difference' if equal else ''}"
 
 
 def _grouped(compared: Sequence[Part], field: str) -> dict[str, list[Part]]:
-    found: dict[str, list[Part]] = {}
-    for each in compared:
-        found.setdefault(getattr(each, field), []).append(each)
-    return found
+    groups: dict[str, list[Part]] = {}
+    for part in compared:
+        groups.setdefault(getattr(part, field), []).append(part)
+    return groups
 
 
 def absence(results: Results, concerns: Callable[[PaperCell], bool]) -> str:

@@ -51,7 +51,9 @@ def _indices(curve: AnyRecord) -> dict[int, int]:
 
 def _nll_at(curve: AnyRecord, step: int) -> tuple[float, NDArray[np.float64]]:
     """Return the mean NLL and the stored NLLs of test rows; ∞ if the curve ended before."""
-    index, losses, points = _indices(curve).get(step), curve.arrays["losses"], curve.outcome.points
+    index = _indices(curve).get(step)
+    losses = curve.arrays["losses"]
+    points = curve.outcome.points
     if index is None:
         return math.inf, np.full(losses.shape[1], np.inf)
     # The stored rows are those of the last points.
@@ -65,6 +67,7 @@ class CurvePairs(NamedTuple):
     """One of the cells, for the settings that all share."""
 
     pairs: list[tuple[AnyRecord, AnyRecord]]
+    """Two curves for each repeat."""
 
     @property
     def evaluations(self) -> list[tuple[int, float]]:
@@ -84,45 +87,44 @@ class CurvePairs(NamedTuple):
         the scores of all rows. Training is noisy: the difference is tested over the repeats if that
         gives the wider interval. One repeat decides nothing.
         """
-        points = [(_nll_at(one, step), _nll_at(other, step)) for one, other in self.pairs]
-        stored = [runs.between(one[1], other[1]) for one, other in points]
-        found, all_rows = (
-            runs.over_rows(stored),
-            sum(one.outcome.num_test for one, _ in self.pairs),
-        )
+        points = [(_nll_at(one, step), _nll_at(reference, step)) for one, reference in self.pairs]
+        stored = [runs.between(one[1], reference[1]) for one, reference in points]
+        over_rows = runs.over_rows(stored)
+        all_rows = sum(one.outcome.num_test for one, _ in self.pairs)
         count = sum(map(len, stored))
-        if not math.isfinite(found.effect):
-            return found
+        if not math.isfinite(over_rows.effect):
+            return over_rows
         if count < all_rows:
-            mean = float(np.mean([one[0] - other[0] for one, other in points]))
+            mean = float(np.mean([one[0] - reference[0] for one, reference in points]))
             over = f"{plural(all_rows, 'test row')}, standard error from {count:,} of them"
-            error = found.error * math.sqrt(count / all_rows)
-            found = replace(runs.measured(mean, error), over=over)
-        means = np.array([[one[0], other[0]] for one, other in points])
+            error = over_rows.error * math.sqrt(count / all_rows)
+            over_rows = replace(runs.measured(mean, error), over=over)
+        means = np.array([[one[0], reference[0]] for one, reference in points])
         ratio = runs.shared_ratio(self.pairs[0][0])
         repeats = runs.over_repeats(runs.between(means[:, 0], means[:, 1]), ratio)
         if len(points) == 1:
-            return replace(repeats, error=found.error, over="1 repeat")
+            return replace(repeats, error=over_rows.error, over="1 repeat")
         if not math.isfinite(repeats.effect):
             return repeats
-        return max(repeats, found, key=lambda each: each.high - each.low)
+        return max(repeats, over_rows, key=lambda difference: difference.high - difference.low)
 
-    def at_the_end(self, one: RuleFacts, other: RuleFacts) -> Pair:
+    def at_the_end(self, one: RuleFacts, reference: RuleFacts) -> Pair:
         """Compare two rules at the last evaluation, paired over the repeats.
 
         On airline, which has many test rows, they are paired over these.
         """
-        cell, last = self.cell, self.evaluations[-1][0]
+        cell = self.cell
+        last = self.evaluations[-1][0]
         if cell.dataset == AIRLINE:
-            found = self.rows_at(last)
+            difference = self.rows_at(last)
         else:
             nll = np.array([[_nll_at(curve, last)[0] for curve in pair] for pair in self.pairs])
             ratio = runs.shared_ratio(self.pairs[0][0])
-            found = runs.over_repeats(runs.between(nll[:, 0], nll[:, 1]), ratio)
+            difference = runs.over_repeats(runs.between(nll[:, 0], nll[:, 1]), ratio)
         how = f"β = {cell.beta:g}, learning rate {cell.learning_rate:g}"
         every = [run for pair in self.pairs for run in pair]
         return Pair(
-            *(cell.dataset, one.label, other.label, "NLL", found, ""),
+            *(cell.dataset, one.label, reference.label, "NLL", difference, ""),
             setting=f"{plural(cell.size, 'row')}, {how}, {plural(last, 'step')}",
             margin=runs.curve_margin(cell),
             convergence=runs.convergence(every),
@@ -131,13 +133,14 @@ class CurvePairs(NamedTuple):
 
 
 def curve_pairs(
-    results: Results, one: Selection, other: Selection, differ: set[str]
+    results: Results, one: Selection, reference: Selection, differ: set[str]
 ) -> list[CurvePairs]:
     """Pair curves whose settings are equal except for some fields, the largest size first."""
-    run = [each for each in results.of(CurveCell) if each.outcome.points]
-    ones, others = ([each for each in run if selected(each.cell)] for selected in (one, other))
-    found = runs.paired_runs(ones, others, differ, lambda cell: cell.steps)
-    return [CurvePairs(cell, pairs) for cell, pairs, _ in found]
+    run = [curve for curve in results.of(CurveCell) if curve.outcome.points]
+    ones = [curve for curve in run if one(curve.cell)]
+    references = [curve for curve in run if reference(curve.cell)]
+    settings = runs.paired_runs(ones, references, differ, lambda cell: cell.steps)
+    return [CurvePairs(cell, pairs) for cell, pairs, _ in settings]
 
 
 def is_joint(cell: CurveCell, whitened: bool = True) -> bool:
@@ -167,14 +170,19 @@ def compare_rules(
         chosen = cell.dataset == dataset and of(cell) and beta in (None, cell.beta)
         return chosen and cell.rule == rule
 
-    one, other = (partial(selected, rule=rule) for rule in rules)
+    one, reference = (partial(selected, rule=rule) for rule in rules)
     largest: dict[tuple[float, float], CurvePairs] = {}
-    for each in curve_pairs(results, one, other, {"rule"}):
-        largest.setdefault((each.cell.learning_rate, each.cell.beta), each)
-    pairs = [each.at_the_end(*rules) for each in largest.values()]
+    for group in curve_pairs(results, one, reference, {"rule"}):
+        largest.setdefault((group.cell.learning_rate, group.cell.beta), group)
+    pairs = [group.at_the_end(*rules) for group in largest.values()]
     if not pairs:
-        why = base.absence(results, lambda c: isinstance(c, CurveCell) and (one(c) or other(c)))
-        setting, (first, second) = "" if beta is None else f"β = {beta:g}", rules
+
+        def concerns(cell: PaperCell) -> bool:
+            return isinstance(cell, CurveCell) and (one(cell) or reference(cell))
+
+        why = base.absence(results, concerns)
+        setting = "" if beta is None else f"β = {beta:g}"
+        first, second = rules
         pairs = [Pair(dataset, first.label, second.label, "NLL", note=why, setting=setting)]
     return [base.compare(pair, relation, decides) for pair in pairs]
 
@@ -188,37 +196,39 @@ def _along(results: Results, variant: str, beta: float, elbo_beta: float) -> Par
     The numbers are those of the last evaluation. A contradiction at any evaluation needs a
     significant difference after a Bonferroni correction.
     """
-    found = curve_pairs(
+    groups = curve_pairs(
         results,
         lambda cell: _is_airline(cell, "log_loss", variant, beta),
         lambda cell: _is_airline(cell, "elbo", "joint", elbo_beta),
         {"objective", "hyperparameters", "beta"},
     )
-    one, other = f"log-loss DLM ({variant})", f"the ELBO with β = {elbo_beta:g}"
-    why = "no evaluation after the first epoch" if found else base.absence(results, _uses_airline)
-    pair = Pair(AIRLINE, one, other, "NLL", note=why, setting=f"β = {beta:g}")
+    one = f"log-loss DLM ({variant})"
+    baseline = f"the ELBO with β = {elbo_beta:g}"
+    why = "no evaluation after the first epoch" if groups else base.absence(results, _uses_airline)
+    pair = Pair(AIRLINE, one, baseline, "NLL", note=why, setting=f"β = {beta:g}")
     evaluated = [
-        (epoch, found[0].rows_at(step))
-        for step, epoch in (found[0].evaluations if found else ())
+        (epoch, groups[0].rows_at(step))
+        for step, epoch in (groups[0].evaluations if groups else ())
         if epoch >= FIRST_EPOCH
     ]
     if not evaluated:
         return base.compare(pair)
     epoch, last = evaluated[-1]
-    worst_epoch, worst = max(evaluated, key=lambda each: each[1].effect)
-    number, lower = len(evaluated), sum(each.effect < 0 for _, each in evaluated)
+    worst_epoch, worst = max(evaluated, key=lambda evaluation: evaluation[1].effect)
+    number = len(evaluated)
+    lower = sum(difference.effect < 0 for _, difference in evaluated)
     count = f"lower at {lower} of {plural(number, 'evaluation')}"
     least = f"worst after epoch {worst_epoch:.3g} ({with_error(worst.effect, worst.error)})"
     note = f"after epoch {epoch:.3g}; {count}, {least}"
     part = base.compare(replace(pair, difference=last, note=note))
     verdict = base.verdict_of(
         lower == number and last.p_value < SIGNIFICANT,
-        any(each.effect > 0 and each.p_value < SIGNIFICANT / number for _, each in evaluated),
+        any(d.effect > 0 and d.p_value < SIGNIFICANT / number for _, d in evaluated),
     )
     undecided = "undecided" if verdict == "not decided" else ""
     side = "below" if part.effect < 0 else "above"
     clause = (
-        f"{one} with {pair.setting} ends {base.distance(part)} {side} {other} in NLL"
+        f"{one} with {pair.setting} ends {base.distance(part)} {side} {baseline} in NLL"
         f"{base.in_brackets(p_value(part.p_value), count, undecided)}"
     )
     remedy = part.remedy or "More repeats may decide it: --repeats." if undecided else ""
@@ -240,7 +250,7 @@ def _uses_airline(cell: PaperCell) -> bool:
 
 def _judge_airline(results: Results) -> Finding:
     betas = [*((beta, beta) for beta in AIRLINE_BETAS), (0.1, 1.0), (10.0, 1.0)]
-    return base.finding([_along(results, each, *pair) for pair in betas for each in VARIANTS])
+    return base.finding([_along(results, variant, *pair) for pair in betas for variant in VARIANTS])
 
 
 C7 = base.claim("C7", _uses_airline, {"at every epoch": _judge_airline})
@@ -273,10 +283,10 @@ def _recovery(
 
     def judge(results: Results) -> Finding:
         compared: list[Part] = []
-        for name, beta, (one, other, decides) in itertools.product(datasets, betas, pairs):
-            relation: Relation = "equal" if other == EXACT else "lower"
+        for name, beta, (one, reference, decides) in itertools.product(datasets, betas, pairs):
+            relation: Relation = "equal" if reference == EXACT else "lower"
             counts = decides and beta == _BETA
-            compared += compare_rules(results, name, of, (one, other), relation, counts, beta)
+            compared += compare_rules(results, name, of, (one, reference), relation, counts, beta)
         return base.finding(compared)
 
     return judge
@@ -298,12 +308,12 @@ _AIRLINE_PAIRS: tuple[RulePair, ...] = (
     (UPS[1], EXACT, True),
     (_BMC_100, EXACT, True),
     (UPS[0], _BMC_10, True),
-    *((each, EXACT, False) for each in (UPS[0], _BMC_10, _BMC_1, _OUR_UPS[0])),
+    *((rule, EXACT, False) for rule in (UPS[0], _BMC_10, _BMC_1, _OUR_UPS[0])),
     (_OUR_UPS[0], _BMC_10, False),
 )
 _REGRESSION_PAIRS: tuple[RulePair, ...] = (
-    *((each, EXACT, True) for each in (_BMC_10, _BMC_100)),
-    *((each, _BMC_1, True) for each in (EXACT, _BMC_10, _BMC_100)),
+    *((rule, EXACT, True) for rule in (_BMC_10, _BMC_100)),
+    *((rule, _BMC_1, True) for rule in (EXACT, _BMC_10, _BMC_100)),
 )
 
 _WHITENED = (AIRLINE,), AIRLINE_BETAS, _AIRLINE_PAIRS
@@ -350,14 +360,14 @@ def _equal_bmc(
     curves = [cell for cell in results.cells if isinstance(cell, CurveCell) and of(cell)]
     swept = {(cell.dataset, cell.rule) for cell in curves}
     names = count_sets({cell.dataset for cell in curves})
-    if any((AIRLINE, each) in swept for each in tested):
+    if any((AIRLINE, rule) in swept for rule in tested):
         names.append(AIRLINE)
     compared: list[Part] = []
     for name in names:
         betas = sorted({_BETA, *(cell.beta for cell in curves if cell.dataset == name)})
-        rules = [each for each in tested if (name, each) in swept] or tested
-        for each, beta in itertools.product(rules, betas):
-            pair = each, RuleFacts(name="bmc", samples=each.samples)
+        rules = [rule for rule in tested if (name, rule) in swept] or tested
+        for rule, beta in itertools.product(rules, betas):
+            pair = rule, RuleFacts(name="bmc", samples=rule.samples)
             compared += compare_rules(results, name, of, pair, "equal", decides, beta)
     return compared
 
@@ -400,7 +410,7 @@ uses_times = uses_curves(_is_timed, _TIMED)
 
 
 def _seconds_to(curve: AnyRecord, target: float) -> float:
-    """Return the training time until the NLL has reached a target; ∞ if it has not."""
+    """Return the training time until the NLL reaches a target; ∞ if never."""
     points = curve.outcome.points
     return next((p.seconds for p in points if p.scores["nll"] <= target), math.inf)
 
@@ -413,7 +423,7 @@ def _end(curve: AnyRecord) -> float:
 
 
 def time_ratios(results: Results, rule: RuleFacts) -> Iterator[Pair]:
-    """Yield log10 of the ratio of a rule's time to converge to that of bMC-10, for each count set.
+    """Yield log10(time of a rule / time of bMC-10) to converge, for each count set.
 
     Converged is within the margin of the lower end of the two curves. Only curves of one machine
     are compared.
@@ -421,27 +431,30 @@ def time_ratios(results: Results, rule: RuleFacts) -> Iterator[Pair]:
     timed = [run for run in results.of(CurveCell) if _is_timed(run.cell) and run.outcome.points]
     for name in count_sets({run.cell.dataset for run in timed}):
         here = [run for run in timed if run.cell.dataset == name]
-        ones, others = ([r for r in here if r.cell.rule == each] for each in (rule, _BMC_10))
-        settings = runs.paired_runs(ones, others, {"rule"}, lambda cell: cell.steps)
-        found = settings[0][1] if settings else []
+        ones = [run for run in here if run.cell.rule == rule]
+        references = [run for run in here if run.cell.rule == _BMC_10]
+        settings = runs.paired_runs(ones, references, {"rule"}, lambda cell: cell.steps)
+        pairs = settings[0][1] if settings else []
         pair = Pair(name, rule.label, _BMC_10.label, "log10 of the time to converge")
-        same = [each for each in found if len({runs.place(run) for run in each}) == 1]
+        same = [curves for curves in pairs if len({runs.place(run) for run in curves}) == 1]
         if same:
             yield _time_ratio(pair, same)
         else:
-            why = "on different machines" if found else base.absence(results, uses_times)
+            why = "on different machines" if pairs else base.absence(results, uses_times)
             yield replace(pair, note=why)
 
 
 def _time_ratio(pair: Pair, pairs: Sequence[tuple[AnyRecord, AnyRecord]]) -> Pair:
     """Return the pair with the ratio of times of two curves of each repeat."""
-    first, every = pairs[0][0], [run for each in pairs for run in each]
-    cell, margin = first.cell, runs.curve_margin(first.cell)
+    first = pairs[0][0]
+    every = [run for curves in pairs for run in curves]
+    cell = first.cell
+    margin = runs.curve_margin(first.cell)
     times = np.array(
-        [[_seconds_to(run, min(map(_end, each)) + margin) for run in each] for each in pairs]
+        [[_seconds_to(run, min(map(_end, curves)) + margin) for run in curves] for curves in pairs]
     )
     logs = np.log10(times)
-    medians = [number(float(each), 2) for each in np.median(times, axis=0)]
+    medians = [number(float(seconds), 2) for seconds in np.median(times, axis=0)]
     ratio = runs.shared_ratio(first)
     return replace(
         pair,

@@ -50,7 +50,8 @@ BASELINES = ("elbo", "beta-elbo")
 
 def uses_fits(datasets: Iterable[str], methods: Iterable[str]) -> Callable[[PaperCell], bool]:
     """Return a predicate: the cell is a fit of these methods on these data."""
-    wanted, names = frozenset(datasets), frozenset(methods)
+    wanted = frozenset(datasets)
+    names = frozenset(methods)
     return lambda cell: (
         isinstance(cell, FitCell) and cell.dataset in wanted and cell.method in names
     )
@@ -66,7 +67,7 @@ def against(
     decides: bool = True,
     beside: bool = False,
 ) -> list[Part]:
-    """Compare a score of a method with that of each baseline, by the protocol that decides.
+    """Compare a score of a method and of each baseline, by the protocol that decides.
 
     The comparisons by the other protocol may be put beside.
     """
@@ -83,21 +84,24 @@ def against(
 
 
 def fit_pair(
-    results: Results, dataset: str, one: str, other: str, score: str, protocol: ProtocolName
+    results: Results, dataset: str, one: str, reference: str, score: str, protocol: ProtocolName
 ) -> Pair:
     """Pair two methods at the largest size that both have, with most repeats."""
-    labels = {each.name: each.label for task in SCORES.values() for each in task}
+    labels = {score_type.name: score_type.label for task in SCORES.values() for score_type in task}
     unit = "error rate" if score == "error" else labels[score]
-    pair = Pair(dataset, PAPER_METHODS[one].name_in_text, PAPER_METHODS[other].name_in_text, unit)
-    ones, others = (fits_of(results, dataset, method, protocol) for method in (one, other))
+    first_name = PAPER_METHODS[one].name_in_text
+    second_name = PAPER_METHODS[reference].name_in_text
+    pair = Pair(dataset, first_name, second_name, unit)
+    ones, others = (fits_of(results, dataset, method, protocol) for method in (one, reference))
     settings = runs.paired_runs(ones, others, _FREE, _steps)
     if not settings:
-        return replace(pair, note=base.absence(results, uses_fits([dataset], (one, other))))
+        return replace(pair, note=base.absence(results, uses_fits([dataset], (one, reference))))
     cell, pairs, alone = settings[0]
-    outcomes = [(one.outcome, other.outcome) for one, other in pairs]
+    outcomes = [(first_run.outcome, second_run.outcome) for first_run, second_run in pairs]
     scores = np.array([[a.scores[score], b.scores[score]] for a, b in outcomes])
-    first, every = outcomes[0][0], [run for each in pairs for run in each]
-    found = runs.over_repeats(
+    first = outcomes[0][0]
+    every = [run for records in pairs for run in records]
+    difference = runs.over_repeats(
         runs.between(scores[:, 0], scores[:, 1]),
         runs.shared_ratio(every[0]),
         1 / first.num_test if score == "error" else 0.0,
@@ -107,7 +111,7 @@ def fit_pair(
         notes.append(f"{plural(alone, 'repeat')} of only one method left out")
     return replace(
         pair,
-        difference=found,
+        difference=difference,
         note="; ".join(notes),
         setting=plural(cell.size, "row"),
         margin=_share(scores[:, 1]) if score == "mse" else _MARGINS[score],
@@ -136,9 +140,11 @@ def _steps(cell: FitCell) -> int:
 
 def fits_of(results: Results, dataset: str, method: str, protocol: ProtocolName) -> list[AnyRecord]:
     """Return the fits of a method, by the paper's rule if there are such; the longest grid last."""
-    wanted, fits = uses_fits([dataset], [method]), results.of(FitCell)
-    found = [run for run in fits if wanted(run.cell) and run.cell.protocol == protocol]
-    chosen = [run for run in found if run.cell.rule == _paper_rule(run.cell)] or found
+    wanted = uses_fits([dataset], [method])
+    fits = [
+        run for run in results.of(FitCell) if wanted(run.cell) and run.cell.protocol == protocol
+    ]
+    chosen = [run for run in fits if run.cell.rule == _paper_rule(run.cell)] or fits
     return sorted(chosen, key=lambda run: len(run.cell.betas))
 
 
@@ -242,7 +248,7 @@ def _fits_of_size(
 
     every = fits_of(results, SMALL_SET, method, protocol)
     fits = [fit for fit in every if _has_size(fit.cell, method, small)]
-    groups = [list(each.values()) for each in runs.by_setting(fits, _FREE).values()]
+    groups = [list(repeats.values()) for repeats in runs.by_setting(fits, _FREE).values()]
     return max(groups, key=rank, default=[])
 
 
@@ -262,7 +268,7 @@ def _chosen_betas(fits: Sequence[AnyRecord]) -> tuple[NDArray[np.float64], str]:
 
 
 def _lowest_losses(fits: Sequence[AnyRecord]) -> tuple[NDArray[np.float64], str]:
-    """Return the lowest validation loss of all β below 1 minus that of all β above 1."""
+    """Return the lowest validation loss with β < 1 minus the lowest with β > 1."""
 
     def lowest(fit: AnyRecord, above: bool) -> float:
         path = [p for p in fit.outcome.path if (p.beta > 1 if above else p.beta < 1)]
@@ -270,11 +276,11 @@ def _lowest_losses(fits: Sequence[AnyRecord]) -> tuple[NDArray[np.float64], str]
 
     below, above = (np.array([lowest(fit, side) for fit in fits]) for side in (False, True))
     values = runs.between(below, above)
-    found = runs.over_repeats(values, 0.0)
-    if not math.isfinite(found.effect):
+    difference = runs.over_repeats(values, 0.0)
+    if not math.isfinite(difference.effect):
         return values, "was trained with β on one side of 1 only"
-    side = "below" if found.effect < 0 else "above"
-    size = with_error(abs(found.effect), found.error)
+    side = "below" if difference.effect < 0 else "above"
+    size = with_error(abs(difference.effect), difference.error)
     return values, f"has a validation NLL {size} lower with β {side} 1"
 
 
@@ -296,8 +302,14 @@ class _Sides:
     """Judges on which side of 1 the best β is."""
 
     unit: str
+    """Unit of the numbers, such as "log10 β"."""
+
     margin: float
+    """Size of a number that counts as 0, in the unit."""
+
     values: Values
+    """Returns a number for each fit."""
+
     strict: bool = False
     """Whether the other methods decide with many rows, too."""
 
@@ -305,7 +317,8 @@ class _Sides:
         first, *others = runs.protocols(results, SMALL_SET)
         compared: list[Part] = []
         for protocol in (first, *others):
-            test, decides = partial(self._test, results, protocol), protocol == first
+            test = partial(self._test, results, protocol)
+            decides = protocol == first
             compared += [test(method, True, True, decides) for method in BETA_METHODS]
             compared.append(test("log-joint", False, False, decides))
             others_decide = decides and self.strict
@@ -322,7 +335,7 @@ class _Sides:
         above: bool,
         decides: bool,
     ) -> Part:
-        """Test whether β is above or below 1; the effect is negative if it is as claimed."""
+        """Test whether β is on the claimed side of 1; then the effect is negative."""
         fits = _fits_of_size(results, method, small, protocol)
         name = PAPER_METHODS[method].name_in_text
         title = f"{name}, β {'>' if above else '<'} 1, {_PROTOCOLS[protocol]}"
@@ -334,10 +347,10 @@ class _Sides:
         numbers, text = self.values(fits)
         # The rows that choose β are those for validation.
         ratio = VALIDATION_SHARE / TEST_SHARE * runs.shared_ratio(fits[0])
-        found = runs.over_repeats(-numbers if above else numbers, ratio)
+        difference = runs.over_repeats(-numbers if above else numbers, ratio)
         place = f"{SMALL_SET} with {plural(fits[0].cell.size, 'row')}"
         pair = Pair(
-            *(place, "", "", self.unit, found, text),
+            *(place, "", "", self.unit, difference, text),
             title=title,
             margin=self.margin,
             convergence=runs.convergence(fits),
@@ -387,7 +400,7 @@ def _either_variant(
     fixed = against(results, dataset, "log-fixed", BASELINES, "nll", "not above", False)
     nll = {"log-joint": joint, "log-fixed": fixed}
     verdicts = {
-        variant: base.all_of(each.verdict for each in parts) for variant, parts in nll.items()
+        variant: base.all_of(part.verdict for part in parts) for variant, parts in nll.items()
     }
     held = [variant for variant, verdict in verdicts.items() if verdict == "held"]
     possible = held or [variant for variant in nll if verdicts[variant] != "not held"]
@@ -418,7 +431,7 @@ def _classification(results: Results, dataset: str) -> list[Part]:
 
 def _judge_classification(results: Results) -> Finding:
     return base.finding(
-        [each for dataset in CLASSIFICATION_SETS for each in _classification(results, dataset)]
+        [part for dataset in CLASSIFICATION_SETS for part in _classification(results, dataset)]
     )
 
 
@@ -433,7 +446,7 @@ C5 = base.claim(
 DIRECTIONS = ("peds1_dir0", "peds1_dir1", "peds1_dir2")
 
 ONE_DIRECTION = "peds1"
-"""One of the three directions; it is not known which."""
+"""A data set of one unknown direction."""
 
 COUNT_SETS = ("abalone", *DIRECTIONS, ONE_DIRECTION)
 
@@ -447,16 +460,20 @@ def count_sets(present: set[str]) -> list[str]:
 def _judge_counts(results: Results) -> Finding:
     names = count_sets({run.cell.dataset for run in results.of(FitCell)})
     title = "log-loss DLM is lower in NLL (joint), or not above (fixed), than ELBO and β-ELBO"
-    compared, verdicts = [], []
+    compared = []
+    verdicts = []
     for name in names:
         joint = against(results, name, "log-joint", BASELINES, "nll", decides=False)
         compared += _either_variant(results, name, title, joint, "mre")
-        verdicts.append(base.all_of(each.verdict for each in joint))
-    if any(each.clause for each in compared):
+        verdicts.append(base.all_of(part.verdict for part in joint))
+    if any(part.clause for part in compared):
         # Joint DLM must be lower on all data sets except at most one.
-        needed, won, where = len(verdicts) - 1, verdicts.count("held"), "all count sets"
+        needed = len(verdicts) - 1
+        won = verdicts.count("held")
+        where = "all count sets"
         verdict = base.verdict_of(won >= needed, verdicts.count("not held") > 1)
-        lost, open_sets = verdicts.count("not held"), verdicts.count("not decided")
+        lost = verdicts.count("not held")
+        open_sets = verdicts.count("not decided")
         if verdict == "not decided" and won + open_sets < needed and lost + open_sets <= 1:
             verdict = "no difference"
         part = Part(

@@ -52,7 +52,7 @@ def place(run: AnyRecord) -> tuple[str, str]:
 def protocols(results: Results, dataset: str) -> list[ProtocolName]:
     """Return the protocols of the fits on a data set; ours, which converges, decides."""
     run = {r.cell.protocol for r in results.of(FitCell) if r.cell.dataset == dataset}
-    return [each for each in get_args(ProtocolName)[::-1] if each in run] or ["best"]
+    return [protocol for protocol in get_args(ProtocolName)[::-1] if protocol in run] or ["best"]
 
 
 def deciding(results: Results) -> list[AnyRecord]:
@@ -77,19 +77,21 @@ def paired_runs(
     A setting has one of its cells, the pairs, and the number of runs without a partner. The largest
     size comes first; of the same size the most repeats, then the larger tie.
     """
-    first, second = by_setting(ones, free), by_setting(others, free)
-    found = []
-    for setting in (each for each in first if each in second):
-        a, b = first[setting], second[setting]
+    first = by_setting(ones, free)
+    second = by_setting(others, free)
+    settings = []
+    for setting in (key for key in first if key in second):
+        a = first[setting]
+        b = second[setting]
         pairs = [(a[split], b[split]) for split in sorted(a.keys() & b.keys())]
         if pairs:
-            found.append((next(iter(a.values())).cell, pairs, len(a.keys() ^ b.keys())))
+            settings.append((next(iter(a.values())).cell, pairs, len(a.keys() ^ b.keys())))
 
     def rank(setting: tuple[Any, ...]) -> tuple[int, int, int, str]:
         cell, pairs, _ = setting
         return cell.size, len(pairs), tie(cell), cell.model_dump_json()
 
-    return sorted(found, key=rank, reverse=True)
+    return sorted(settings, key=rank, reverse=True)
 
 
 # Convergence. The history of thresholds stands in claims.toml.
@@ -197,26 +199,44 @@ class Difference:
     """A mean difference with its test and its intervals."""
 
     effect: float
+    """Mean difference."""
+
     error: float
+    """Standard error of the effect; NaN if unknown."""
+
     p_value: float
-    """Standard error and two-sided p-value; NaN if unknown."""
+    """Two-sided p-value of the effect; NaN if unknown."""
 
     low: float
+    """Lower end of the 95 % interval."""
+
     high: float
+    """Upper end of the 95 % interval."""
+
     inner_low: float
+    """Lower end of the 90 % interval.
+
+    Two one-sided tests at 5 % show a difference within a margin exactly if this interval is within
+    the margin.
+    """
+
     inner_high: float
-    """Ends of the 95 % interval, and of the 90 % interval: two one-sided tests at 5 % show a
-    difference within a margin exactly if the latter is within it."""
+    """Upper end of the 90 % interval."""
 
     over: str = ""
     """What was averaged: "5 repeats"."""
 
     note: str = ""
+    """Remark on infinite differences."""
+
     count: int = 0
+    """Repeats; 0 if the effect is not a mean over repeats."""
+
     deviation: float = math.nan
+    """Standard deviation of the repeats; NaN if the effect is not a mean over repeats."""
+
     ratio: float = 0.0
-    """Repeats, their standard deviation, and what the correction for shared rows adds to 1/count;
-    0 and NaN if it is not a mean over repeats."""
+    """What the correction for shared rows adds to 1/count."""
 
     def with_repeats(self, count: int) -> "Difference":
         """Return the difference as it would be if more repeats had this mean and deviation."""
@@ -247,9 +267,10 @@ _EVERYTHING = -math.inf, math.inf, -math.inf, math.inf
 """Ends of intervals that exclude nothing."""
 
 
-def between(one: NDArray[Any], other: NDArray[Any]) -> NDArray[np.float64]:
+def between(one: NDArray[Any], reference: NDArray[Any]) -> NDArray[np.float64]:
     """Return one − other in float64; values that are not finite count as ∞, and ∞ − ∞ as 0."""
-    first, second = finite_or_infinite(one), finite_or_infinite(other)
+    first = finite_or_infinite(one)
+    second = finite_or_infinite(reference)
     tie = np.isinf(first) & np.isinf(second)
     return np.subtract(first, second, out=np.zeros_like(first), where=~tie)
 
@@ -267,7 +288,8 @@ def over_repeats(values: NDArray[np.float64], ratio: float, resolution: float = 
     """
     finite = values[np.isfinite(values)]
     mean, error = _mean_and_error(finite)
-    count, over = len(finite), plural(len(values), "repeat")
+    count = len(finite)
+    over = plural(len(values), "repeat")
     p = corrected_p_value(finite, ratio, resolution)
     if count < 2:
         return _with_infinite(Difference(mean, error, p, *_EVERYTHING, over), values)
@@ -283,10 +305,11 @@ def over_rows(repeats: Sequence[NDArray[np.float64]]) -> Difference:
     finite = [rows[np.isfinite(rows)] for rows in repeats]
     moments = np.array([_mean_and_error(rows) for rows in finite if len(rows)]).reshape(-1, 2)
     count = max(len(moments), 1)
-    effect, error = float(moments[:, 0].sum()) / count, np.linalg.norm(moments[:, 1]) / count
+    effect = float(moments[:, 0].sum()) / count
+    error = np.linalg.norm(moments[:, 1]) / count
     over = plural(sum(map(len, repeats)), "test row")
-    found = replace(measured(effect, float(error)), over=over)
-    return _with_infinite(found, np.concatenate(repeats))
+    difference = replace(measured(effect, float(error)), over=over)
+    return _with_infinite(difference, np.concatenate(repeats))
 
 
 def measured(effect: float, error: float) -> Difference:
@@ -303,27 +326,31 @@ def _mean_and_error(values: NDArray[np.float64]) -> tuple[float, float]:
     return mean, float(values.std(ddof=1)) / math.sqrt(count) if count > 1 else math.nan
 
 
-def _with_infinite(found: Difference, values: NDArray[np.float64]) -> Difference:
+def _with_infinite(finite: Difference, values: NDArray[np.float64]) -> Difference:
     """Add infinite differences to a test of the finite ones.
 
     An infinite difference shows a direction, but no certainty: the finite ones must agree.
     """
     infinite = values[np.isinf(values)].tolist()
     if not infinite:
-        return found
-    end, every = sum(infinite), len(infinite) == len(values)
-    p, ends = math.nan, _EVERYTHING
+        return finite
+    end = sum(infinite)
+    every = len(infinite) == len(values)
+    p = math.nan
+    ends = _EVERYTHING
     if not every:
-        p = found.p_value if found.effect * end > 0 else math.nan
-        low, high = -math.inf in infinite, math.inf in infinite
+        p = finite.p_value if finite.effect * end > 0 else math.nan
+        low = -math.inf in infinite
+        high = math.inf in infinite
         ends = (
-            -math.inf if low else found.low,
-            math.inf if high else found.high,
-            -math.inf if low else found.inner_low,
-            math.inf if high else found.inner_high,
+            -math.inf if low else finite.low,
+            math.inf if high else finite.high,
+            -math.inf if low else finite.inner_low,
+            math.inf if high else finite.inner_high,
         )
     elif len(values) > 1 and not math.isnan(end):
         # All are infinite in one direction.
-        p, ends = 0.0, (end,) * 4
+        p = 0.0
+        ends = (end,) * 4
     note = f"{len(infinite)} of {plural(len(values), 'difference')} infinite"
-    return Difference(end, math.nan, p, *ends, found.over, note)
+    return Difference(end, math.nan, p, *ends, finite.over, note)

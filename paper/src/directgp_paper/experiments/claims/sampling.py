@@ -34,37 +34,44 @@ from directgp_paper.experiments.claims.runs import AnyRecord, Difference, Split
 FIRST_STEPS = 50
 """Steps of Adam after which "an initial set of learning iterations" is over."""
 
-PROPOSALS, REJECTIONS = (1.5, 2.5), (1.0, 3.0)
-"""Ranges of proposals, and of rejected draws, that count as "approximately 2"."""
+PROPOSALS = (1.5, 2.5)
+"""Range of proposals that counts as "approximately 2"."""
+
+REJECTIONS = (1.0, 3.0)
+"""Range of rejected draws that counts as "approximately 2"."""
 
 VECTORISED = 0.6
 """Maximum share of the time after vectorising; the paper says 0.5, and timings vary."""
 
-SAME_ERRORS, SAME_SHARE = 3.0, 0.05
-"""Standard errors, which allow for many evaluations, and share, which ignores unimportant
-differences, within which two numbers of proposals are equal."""
+SAME_ERRORS = 3.0
+"""Standard errors within which two numbers of proposals are equal; allows for many evaluations."""
+
+SAME_SHARE = 0.05
+"""Share within which two numbers of proposals are equal; ignores unimportant differences."""
 
 SLOWER = 3.0
 """Time ratio that counts as "significantly slower in practice"."""
 
 
 def _mean(values: list[Measured]) -> Measured:
-    error = math.hypot(*(each.error for each in values)) / len(values)
-    return Measured(value=float(np.mean([each.value for each in values])), error=error)
+    error = math.hypot(*(measured.error for measured in values)) / len(values)
+    return Measured(value=float(np.mean([measured.value for measured in values])), error=error)
 
 
 def _difference(ones: list[Measured], others: list[Measured]) -> Difference:
     """Test the difference of two means."""
-    one, other = _mean(ones), _mean(others)
-    effect = runs.between(np.array([one.value]), np.array([other.value]))
-    return runs.measured(float(effect[0]), math.hypot(one.error, other.error))
+    one = _mean(ones)
+    reference = _mean(others)
+    effect = runs.between(np.array([one.value]), np.array([reference.value]))
+    return runs.measured(float(effect[0]), math.hypot(one.error, reference.error))
 
 
 # C8: bias of the gradients.
 
 _GRADIENT_SET = "abalone"
 _BLOCKS = ("u_mean", "u_chol")
-_BIAS, _ERROR = "squared bias over ‖g*‖²", "squared error over ‖g*‖²"
+_BIAS = "squared bias over ‖g*‖²"
+_ERROR = "squared error over ‖g*‖²"
 _STATISTICS = {_BIAS: "squared_bias", _ERROR: "squared_error"}
 
 
@@ -85,22 +92,25 @@ def _largest_study(results: Results) -> list[GradientRow]:
 
 
 def _judge_bias(results: Results) -> Finding:
-    rows, why = _largest_study(results), base.absence(results, _uses_gradients)
+    rows = _largest_study(results)
+    why = base.absence(results, _uses_gradients)
     samples = sorted({row.rule.samples for row in rows if row.rule.name == "ups"}) or [1]
 
     def below(
-        block: str, one: str, other: str, decides: bool = False, unit: str = _BIAS
+        block: str, one: str, reference: str, decides: bool = False, unit: str = _BIAS
     ) -> list[Part]:
         compared = []
         for n in samples:
-            (first,), (second,) = rules(one, n), rules(other, n)
+            (first,) = rules(one, n)
+            (second,) = rules(reference, n)
             values = [
                 [getattr(row, _STATISTICS[unit]) for row in rows if (row.rule, row.block) == key]
                 for key in ((first, block), (second, block))
             ]
-            found = _difference(*values) if all(values) else None
-            note, where = "" if found else why, f"gradient in {block}"
-            pair = Pair(_GRADIENT_SET, first.label, second.label, unit, found, note, where)
+            difference = _difference(*values) if all(values) else None
+            note = "" if difference else why
+            where = f"gradient in {block}"
+            pair = Pair(_GRADIENT_SET, first.label, second.label, unit, difference, note, where)
             compared.append(base.compare(pair, decides=decides))
         return compared
 
@@ -117,19 +127,19 @@ def _judge_bias(results: Results) -> Finding:
             *below_bmc,
             *below(block, "ups-mixed", "bmc"),
         ]
-    errors = [each for block in _BLOCKS for each in below(block, "ups", "bmc", unit=_ERROR)]
+    errors = [part for block in _BLOCKS for part in below(block, "ups", "bmc", unit=_ERROR)]
     clause = errors[0].clause.replace(f" in {_ERROR}", "", 1)
     closing = f"In the squared error of one draw, which the paper plots: {clause}."
     return base.finding([*compared, *errors], closing if clause else "")
 
 
 def _between(above_ups: list[Part], below_bmc: list[Part]) -> Part:
-    """Test whether smooth-bMC lies between the two for some samples and outside for none."""
+    """Test whether smooth-bMC is between uPS and bMC for a number of samples, and never outside."""
     pairs = list(zip(above_ups, below_bmc, strict=True))
-    verdicts = [base.all_of(each.verdict for each in pair) for pair in pairs]
+    verdicts = [base.all_of(part.verdict for part in pair) for pair in pairs]
     contradicted = "not held" in verdicts
     verdict = base.verdict_of("held" in verdicts and not contradicted, contradicted)
-    of = [each for pair, v in zip(pairs, verdicts, strict=True) if v == verdict for each in pair]
+    of = [part for pair, v in zip(pairs, verdicts, strict=True) if v == verdict for part in pair]
     title = "the squared bias of smooth-bMC is between those of uPS and bMC"
     return base.combined(title, verdict, of)
 
@@ -169,13 +179,13 @@ def _sampler_test(
         studies = [run for run in results.of(SamplerCell) if run.cell.dataset == dataset]
         groups = runs.by_setting(studies, set()).values()
         largest = max(groups, key=_extent, default={})
-        found = [
-            [each for each in run.outcome.looks if each.step >= FIRST_STEPS]
+        evaluations = [
+            [point for point in run.outcome.looks if point.step >= FIRST_STEPS]
             for run in largest.values()
         ]
         why = base.absence(results, lambda cell: _uses_samplers(cell) and cell.dataset == dataset)
         part = base.compare(Pair(dataset, "", "", unit, note=why, title=title), decides=decides)
-        repeats = [each for each in found if each]
+        repeats = [points for points in evaluations if points]
         if not repeats:
             return part
         measured = measure(repeats)
@@ -197,13 +207,15 @@ def _ratio(
     """
 
     def measure(repeats: Repeats) -> dict[str, Any]:
-        ratios = [[ratio(each) for each in repeat] for repeat in repeats]
-        beyond = [runs.finite_or_infinite(np.array([*map(excess, each)])) for each in ratios]
-        means = [float(each.mean()) for each in beyond]
-        effect, error = float(np.mean(means)), math.nan
+        ratios = [[ratio(point) for point in repeat] for repeat in repeats]
+        beyond = [runs.finite_or_infinite(np.array([*map(excess, repeat)])) for repeat in ratios]
+        means = [float(distances.mean()) for distances in beyond]
+        effect = float(np.mean(means))
+        error = math.nan
         if len(means) > 1 and math.isfinite(effect):
             error = float(np.std(means, ddof=1)) / math.sqrt(len(means))
-        every, outside = np.concatenate(ratios), np.concatenate(beyond) > 0
+        every = np.concatenate(ratios)
+        outside = np.concatenate(beyond) > 0
         ends = [
             f"less than {base.TINY:.4f}" if 0 <= end < base.TINY else number(float(end), 2)
             for end in (every.min(), every.max())
@@ -225,52 +237,51 @@ def _cost(name: str) -> Callable[[SamplerPoint], float]:
     in this way.
     """
 
-    def cost(each: SamplerPoint, name: str) -> float:
-        return float(getattr(each, f"{name}_seconds") * getattr(each, f"{name}_error"))
+    def cost(point: SamplerPoint, name: str) -> float:
+        return float(getattr(point, f"{name}_seconds") * getattr(point, f"{name}_error"))
 
-    return lambda each: cost(each, name) / cost(each, "bmc")
+    return lambda point: cost(point, name) / cost(point, "bmc")
 
 
 def _number_of_draws(repeats: Repeats, rejected: bool) -> dict[str, Any]:
     """Test whether the mean number of proposals, or of rejected ones, is about 2."""
     low, high = REJECTIONS if rejected else PROPOSALS
-    draws = _mean([each.proposals for repeat in repeats for each in repeat])
-    found = runs.measured(draws.value - rejected, draws.error)
-    outside = found.high < low or found.low > high
-    verdict = base.verdict_of(low <= found.low and found.high <= high, outside)
-    effect = max(low - found.effect, found.effect - high)
+    draws = _mean([point.proposals for repeat in repeats for point in repeat])
+    difference = runs.measured(draws.value - rejected, draws.error)
+    outside = difference.high < low or difference.low > high
+    verdict = base.verdict_of(low <= difference.low and difference.high <= high, outside)
+    effect = max(low - difference.effect, difference.effect - high)
     what = "rejected draws" if rejected else "proposals"
-    note = f"{with_error(found.effect, found.error)} {what}"
-    side = "fewer" if found.effect < low else "more"
+    note = f"{with_error(difference.effect, difference.error)} {what}"
+    side = "fewer" if difference.effect < low else "more"
     remarks = {
         "held": "",
         "not held": f', {side} than the paper\'s "approximately 2"',
         "not decided": f" (undecided whether within {low:g} to {high:g})",
     }
-    number_of = number(found.effect)
+    number_of = number(difference.effect)
     clause = f"the paper's sampler needs {number_of} proposals for a draw"
     if rejected:
         clause = f"the paper's sampler rejects {number_of} draws on average"
     result = clause + remarks[verdict]
-    return dict(verdict=verdict, effect=effect, error=found.error, note=note, clause=result)
+    return dict(verdict=verdict, effect=effect, error=difference.error, note=note, clause=result)
 
 
 def _width(repeats: Repeats) -> dict[str, Any]:
     """Test whether the wide and the narrow proposal need equally many draws at every evaluation."""
-    every = [each for repeat in repeats for each in repeat]
-    wide, narrow = [each.proposals for each in every], [each.proposals_narrow for each in every]
-    found = _difference(wide, narrow)
+    every = [point for repeat in repeats for point in repeat]
+    wide = [point.proposals for point in every]
+    narrow = [point.proposals_narrow for point in every]
+    difference = _difference(wide, narrow)
     verdict = base.all_of(map(_same_proposals, wide, narrow))
     doubts = {"not held": _NOT_AS_CLAIMED, "not decided": "undecided"}
-    percent = number(100 * found.effect / _mean(narrow).value, 2)
-    change = f"{with_error(found.effect, found.error)}, {percent} %"
+    percent = number(100 * difference.effect / _mean(narrow).value, 2)
+    change = f"{with_error(difference.effect, difference.error)}, {percent} %"
     clause = f"its width changes the number of proposals by {change}"
     # The criterion has tolerances; a p-value would be for none.
-    tested = {"effect": found.effect, "error": found.error, "p_value": math.nan}
-    note, result = (
-        plural(len(every), "evaluation"),
-        clause + base.in_brackets(doubts.get(verdict, "")),
-    )
+    tested = {"effect": difference.effect, "error": difference.error, "p_value": math.nan}
+    note = plural(len(every), "evaluation")
+    result = clause + base.in_brackets(doubts.get(verdict, ""))
     return dict(verdict=verdict, note=note, clause=result, **tested)
 
 
@@ -284,9 +295,11 @@ def _same_proposals(wide: Measured, narrow: Measured) -> Verdict:
 
 def _fewer(repeats: Repeats) -> dict[str, Any]:
     """Test whether our sampler needs fewer proposals."""
-    every = [each for repeat in repeats for each in repeat]
-    found = _difference([each.proposals_ours for each in every], [e.proposals for e in every])
-    pair = Pair("", "our sampler", "the paper's", "proposals per draw", found, "")
+    every = [point for repeat in repeats for point in repeat]
+    difference = _difference(
+        [point.proposals_ours for point in every], [e.proposals for e in every]
+    )
+    pair = Pair("", "our sampler", "the paper's", "proposals per draw", difference, "")
     fields = ("verdict", "effect", "error", "p_value", "note", "clause", "excess")
     return {name: getattr(base.compare(pair), name) for name in fields}
 
@@ -312,7 +325,7 @@ _VECTORISED_TEST = _sampler_test(
     f"share of the time minus {VECTORISED:g}",
     _ratio(
         "vectorising leaves {} of its time",
-        lambda each: each.vectorised_seconds / each.one_by_one_seconds,
+        lambda point: point.vectorised_seconds / point.one_by_one_seconds,
         lambda share: share - VECTORISED,
     ),
 )
@@ -369,30 +382,31 @@ _PAPER_TIME = _sampler_test(
     "1 minus the time ratio to bMC",
     _ratio(
         "a gradient of the paper's uPS takes {} times as long as one of bMC",
-        lambda each: each.paper_ups_seconds / each.bmc_seconds,
+        lambda point: point.paper_ups_seconds / point.bmc_seconds,
         lambda times: 1 - times,
     ),
     decides=False,
 )
 
 
-def _is_slower(found: Difference) -> Verdict:
+def _is_slower(difference: Difference) -> Verdict:
     """Judge whether a time is at least `SLOWER` times as long; below 1 contradicts."""
     least = math.log10(SLOWER)
-    verdict = base.verdict_of(found.low >= least, found.high < 0)
-    equal = -least <= found.inner_low and found.inner_high <= least
+    verdict = base.verdict_of(difference.low >= least, difference.high < 0)
+    equal = -least <= difference.inner_low and difference.inner_high <= least
     return "no difference" if verdict == "not decided" and equal else verdict
 
 
 def _slower(pair: Pair) -> Part:
-    part, found = base.compare(pair, rule=_is_slower), pair.difference
-    if found is None:
+    part = base.compare(pair, rule=_is_slower)
+    difference = pair.difference
+    if difference is None:
         return part
-    times = f"{number(10**found.effect, 2)} times as long as"
-    clause = f"{pair.one} takes {times} {pair.other} to converge"
+    times = f"{number(10**difference.effect, 2)} times as long as"
+    clause = f"{pair.one} takes {times} {pair.reference} to converge"
     doubt = {"not decided": "undecided", "no difference": f"less than {SLOWER:g} times"}
     remarks = base.in_brackets(doubt.get(part.verdict, ""))
-    excess = math.log10(SLOWER) - found.effect
+    excess = math.log10(SLOWER) - difference.effect
     # The p-value would be for a ratio of 1, and the claim is about another one.
     return replace(part, clause=clause + remarks, excess=excess, p_value=math.nan)
 
@@ -404,8 +418,8 @@ def _judge_time(results: Results) -> Finding:
 
 def _judge_our_time(results: Results) -> Finding:
     (rule,) = rules("ups-mixed", 1)
-    pairs = [replace(each, margin=math.log10(SLOWER)) for each in time_ratios(results, rule)]
-    return base.finding([base.compare(each, "not above") for each in pairs], every=True)
+    pairs = [replace(pair, margin=math.log10(SLOWER)) for pair in time_ratios(results, rule)]
+    return base.finding([base.compare(pair, "not above") for pair in pairs], every=True)
 
 
 C14 = base.claim(
