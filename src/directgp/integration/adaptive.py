@@ -272,7 +272,7 @@ class StandardExamples(FlatExamples):
 class Adaptive(Integrator):
     """Integrals of any density, by panels that are halved until they are accurate.
 
-    It searches for all peaks and kinks of p(y given f), which takes longer than sums.
+    The search for all peaks and kinks of p(y given f) takes longer than `TrapezoidSums`.
     """
 
     @override

@@ -56,7 +56,7 @@ class Density(Protocol):
         """Return the density of the examples of these indices."""
 
     def frozen(self: SomeDensity) -> SomeDensity:
-        """Return the same density, whose parameters get no gradients."""
+        """Return this density with parameters that get no gradients."""
 
     def learned(self) -> list[Tensor]:
         """Return the parameters and other constants that need a gradient."""

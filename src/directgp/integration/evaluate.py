@@ -62,7 +62,7 @@ def without_overflow(
 
 
 _CPU_ELEMENTS = 80_000
-"""Elements of an array, 640 KB: it stays in the cache and is not allocated anew."""
+"""Elements of an array, 640 KB: the array stays in the cache and its memory is used again."""
 
 _DEVICE_ELEMENTS = 1 << 27
 

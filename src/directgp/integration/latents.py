@@ -28,7 +28,7 @@ from directgp.integration.parameters import average_slopes
 from directgp.shapes import Latents
 
 _ONE_LATENT = "of one latent"
-"""What nodes of the user's choice need."""
+"""The likelihoods for which the user may choose nodes."""
 
 
 @final

@@ -28,13 +28,13 @@ _CPU_WASTE = 6000
 """Nodes that may be summed in vain: to sort the examples by their number of nodes costs more."""
 
 _CPU_WASTE_PER_EXAMPLE = 5
-"""The same for each example, in addition."""
+"""Additional nodes of each example that may be summed in vain."""
 
 _CPU_GROWTH = 1.15
 """Largest ratio of the numbers of nodes of examples summed together."""
 
 _DEVICE_GROWTH = 2.0
-"""The same on a GPU, where the number of passes costs more than the number of nodes."""
+"""Largest ratio on a GPU, where the number of passes costs more than the number of nodes."""
 
 
 def nats_for(width: Values) -> Values:
@@ -65,7 +65,7 @@ def trapezoid_step(width: Values, strip: float | Values, more_nats: float = 0.0)
 def nodes_for_all(needed: Array) -> int | None:
     """Return the number of nodes of every example where all are summed at once; else None.
 
-    They are while a step is recorded, and where sorting the examples would cost more.
+    All are summed at once while a step is recorded, and where sorting them would cost more.
     """
     if fixed_sizes.get() is not None:
         recorded = fixed_size("nodes", tensor_of(needed).clamp(MIN_NODES, MAX_NODES))

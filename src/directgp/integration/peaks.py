@@ -26,6 +26,8 @@ Kernel = Callable[[Values], Derivatives]
 """ℓ and its two derivatives at f, for examples fixed beforehand."""
 
 _MAX_NEWTON_STEPS = 200
+"""Largest number of steps inside a bracket."""
+
 _PATIENCE = 10
 """Steps after which every other one halves the bracket."""
 
@@ -33,13 +35,16 @@ _MODE_TOLERANCE = 1e-3
 """Newton steps end when the next is below this share of the peak's width."""
 
 ROUGH = 0.1
-"""The same for the nodes of a quadrature, which may lie anywhere over the peak."""
+"""Tolerance of the mode for the nodes of a quadrature, which may lie anywhere over the peak."""
 
 _PLAIN_STEPS = 3
 """Newton steps without a bracket."""
 
 _MAX_FALL_STEPS = 40
+"""Largest number of steps to the point where h has fallen."""
+
 _FALL_PATIENCE = 4
+"""Of these, steps after which every other one halves the bracket."""
 
 
 class Peak(NamedTuple):

@@ -216,8 +216,8 @@ def _include_doubt(
 ) -> None:
     """Move the ends of the support, in place, to include the mass of q·(1 − p) where certain.
 
-    It lies v times the slope of log(1 − p) to the side of q to which 1 − p rises, and at most as
-    far as it rises.
+    This mass lies v times the slope of log(1 − p) away from q, on the side to which 1 − p rises,
+    and at most as far as 1 − p rises.
     """
     log_doubt, slope = doubt
     steep = slope.abs()

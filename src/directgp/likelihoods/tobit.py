@@ -36,7 +36,7 @@ def _ends_of_rows(values: Tensor) -> Tensor:
 
 
 class Observed(NamedTuple):
-    """What is known of the true value: it is y, or it lies between two ends."""
+    """The range of the true value: y itself, or an interval between two ends."""
 
     exact: Bool[Tensor, "..."]
     """Whether the true value is y."""

@@ -39,7 +39,7 @@ def _finite_ends(values: Tensor) -> Tensor:
 
 
 class Times(NamedTuple):
-    """What the rows say of the true time: it is y, or it lies between two ends."""
+    """The range of the true time: y itself, or an interval between two ends."""
 
     line: Values
     """log r at y, the lower end."""

@@ -22,7 +22,7 @@ Schedule = int | float | Callable[[int], int | float]
 
 
 class Context(NamedTuple):
-    """What one evaluation of a rule depends on besides its arguments."""
+    """State of training that one evaluation of a rule depends on."""
 
     step: int = 0
     """Training step, which schedules read."""

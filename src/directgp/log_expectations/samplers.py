@@ -262,9 +262,9 @@ def build_hat(examples: FlatExamples, peak: Peak) -> Hat:
 def proposals_per_draw(examples: FlatExamples, log_expectations: Row) -> Row:
     """Return the expected proposals of one draw by the default sampler of `ProductSampling`.
 
-    They are the area under the hat over the area under the density, or 1 for a likelihood whose q̃
-    is drawn without rejection. The likelihood is log-concave; `log_expectations` is log E_q[p] of
-    each example.
+    Their number is the area under the hat over the area under the density, or 1 for a likelihood
+    whose q̃ is drawn without rejection. The likelihood is log-concave; `log_expectations` is
+    log E_q[p] of each example.
     """
     likelihood, y, _, variance = examples
     if isinstance(likelihood, ExactProductSampler):
