@@ -198,7 +198,7 @@ def test_processes_of_its_own_give_the_same_results(
         (
             "--likelihood probit",
             "--likelihood must be one of gaussian, student_t, heteroscedastic, gamma, log_normal,"
-            " beta, gaussian_known_noise, tobit for regression. Got 'probit'.",
+            " beta, gaussian_known_noise, tobit, weibull for regression. Got 'probit'.",
         ),
         (
             "--likelihood student_t --methods square-joint",

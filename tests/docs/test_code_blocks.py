@@ -11,6 +11,7 @@ import contextlib
 import io
 import json
 import re
+import warnings
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -18,6 +19,7 @@ from typing import Any, NamedTuple
 import matplotlib
 import pytest
 
+from directgp.errors import DirectGPWarning
 from tests.docs.pages import DOCS, ROOT, text_of
 
 matplotlib.use("Agg")
@@ -58,7 +60,10 @@ def run(text: str, name: str) -> None:
         printed = io.StringIO()
         # Add empty lines, so that a traceback has the line number of the page.
         compiled = compile("\n" * line + code, name, "exec")
-        with contextlib.redirect_stdout(printed):
+        with contextlib.redirect_stdout(printed), warnings.catch_warnings():
+            if not compared:
+                # The page shows warnings as a part of the output.
+                warnings.simplefilter("ignore", DirectGPWarning)
             exec(compiled, namespace)
         shown = " ".join(_SHOWN.findall(code))
         assert not compared or printed.getvalue().split() == shown.split(), (

@@ -239,9 +239,10 @@ class Weibull(UnimodalInF):
         return torch.where(times.exact, times.line, censored)
 
     def product_mode(self, y: Values, mean: Values, variance: Values) -> Values:
-        """δ = (ω(log k²v + kL + s) − s)/k at L = log r − μ, with Wright's function, ω + log ω = x.
+        """Return the root of h′, by Wright's function ω + log ω = x; near it for an interval.
 
-        s = k²v for an exact time and 0 for a censored one. An interval starts as a censored time.
+        With w = k²v and z = k(log r − μ), h′(δ) = 0 is kδ + w = w·e^{z−kδ} for an exact time, and
+        kδ = w·e^{z−kδ} for one that is censored to the right.
         """
         times = self._times(y)
         shape = self.shape.detach()

@@ -41,6 +41,10 @@ FAR = {
     "student_t": [(0.7, 0.7 + 0.6 * r) for r in (-1e4, -40.0, -0.1, 1.0, 3.0, 1e4)],
     "gaussian_known_noise": [(0.7, f) for f in (-1e6, -3.0, 0.0, 40.0, 1e8)],
     "gamma": [(y, f) for y in (1e-30, 0.2, 3.0, 5e3) for f in (-600.0, -30.0, 0.3, 9.0, 600.0)],
+    "weibull": [(y, f) for y in (1e-30, 0.2, 3.0, 5e3) for f in (-600.0, -30.0, 0.3, 9.0, 600.0)],
+    "weibull_censored": [
+        (y, f) for y in (1e-30, 0.2, 3.0, 5e3) for f in (-600.0, -30.0, 0.3, 9.0, 600.0)
+    ],
     "log_normal": [(y, f) for y in (1e-30, 0.2, 3.0, 5e3) for f in (-1e6, -30.0, 0.3, 9.0, 1e8)],
     "beta": [(y, f) for y in (1e-9, 0.6, 0.999) for f in (-600.0, -30.0, 0.3, 9.0, 30.0, 600.0)],
     "tobit": [(y, f) for y in (-1.0, 0.7, 3.0) for f in (-40.0, -8.0, 0.3, 2.0, 8.0, 20.0)],
