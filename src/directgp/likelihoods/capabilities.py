@@ -247,7 +247,7 @@ class ParameterText:
     """Its name in a sentence, such as "The noise variance"."""
 
     advice: str
-    """What to look at."""
+    """Advice for the user, a sentence or two."""
 
     is_noise: bool = False
     """Whether the variance of f can take its place, so that a direct loss may drive it to 0."""

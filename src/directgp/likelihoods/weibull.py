@@ -25,6 +25,8 @@ _ENDLESS = 1e100
 """Upper ends from here on are infinite: the row is censored to the right."""
 
 _SMALLEST_SHAPE = 0.05
+"""Smallest k that training allows."""
+
 _LARGEST_HAZARD = 700.0
 """Cumulative hazards beyond it leave a probability of 0."""
 
@@ -37,7 +39,7 @@ def _finite_ends(values: Tensor) -> Tensor:
 
 
 class Times(NamedTuple):
-    """What the rows say of the true time: it is y, or it lies between two ends."""
+    """The range of the true time: y itself, or an interval between two ends."""
 
     line: Values
     """log r at y, the lower end."""
