@@ -209,7 +209,8 @@ class Fit:
         # Square loss has the mean of the Gaussian model with β = 1, which is updated instead.
         conjugate = isinstance(likelihood, ConjugateLikelihood)
         if is_elbo or (conjugate and loss.eliminates == "square_loss"):
-            recipe, beta = as_elbo(recipe), 1.0
+            recipe = as_elbo(recipe)
+            beta = 1.0
         arguments = self._arguments(recipe, beta)
         return update(posterior, likelihood, self.table.X, self.table.y, **arguments)
 

@@ -74,9 +74,9 @@ def table_like(X: Any, columns: dict[str, Any], who: str) -> Any:
 def check_shares(shares: Any, name: str, who: str) -> list[float]:
     """Return probabilities of intervals, or levels of quantiles, as a list; it may be empty."""
     try:
-        numbers = [float(each) for each in np.atleast_1d(np.asarray(shares, dtype=np.float64))]
+        numbers = [float(share) for share in np.atleast_1d(np.asarray(shares, dtype=np.float64))]
     except (TypeError, ValueError) as error:
         raise InvalidInputError(f"{name} of {who} must be numbers. Got {shares!r}.") from error
-    for each in numbers:
-        require(0 < each < 1, f"{name} of {who}", "between 0 and 1, ends excluded", each)
+    for number in numbers:
+        require(0 < number < 1, f"{name} of {who}", "between 0 and 1, ends excluded", number)
     return numbers

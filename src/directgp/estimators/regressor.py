@@ -248,13 +248,13 @@ class SparseGPRegressor(RegressorMixin, SparseGPEstimator):
         constants = row_values(self._who("predict"), noise=noise, upper=upper)
         if not return_std:
             (mean,) = self._over_blocks(
-                X, "predict", lambda like, q, _: [point_prediction(like, q)], constants
+                X, "predict", lambda likelihood, q, _: [point_prediction(likelihood, q)], constants
             )
             return self._in_units(mean)
         mean, std = self._over_blocks(
             X,
             "predict",
-            lambda like, q, _: [point_prediction(like, q), deviation(like, q)],
+            lambda likelihood, q, _: [point_prediction(likelihood, q), deviation(likelihood, q)],
             constants,
         )
         return self._in_units(mean), self._deviation_in_units(std)
