@@ -72,21 +72,6 @@ def named(names: Sequence[str] | None, k: int) -> str:
     return str(k) if names is None else repr(names[k])
 
 
-def for_outputs(model: Any, y: Any, held: bool) -> bool:
-    """Return whether targets are for several outputs; a fitted model that is held has its number.
-
-    Targets of another number then raise an error where they are checked.
-    """
-    if held and (model._is_trained or "outputs_" in vars(model)):
-        return "outputs_" in vars(model)
-    try:
-        shape = np.shape(validation.plain_array(y))
-    except (TypeError, ValueError):
-        # Lists of different lengths, say; the checks of one output raise.
-        return False
-    return len(shape) == 2 and shape[1] > 1
-
-
 class OutputCall(NamedTuple):
     """A call of one output: its model, the rows with a target, and the arguments for these rows."""
 
@@ -305,12 +290,6 @@ def hold(model: Any, members: Sequence[Any], names: Sequence[str] | None) -> Non
         for k, member in enumerate(members)
         for text in member.findings_
     )
-
-
-def forget_outputs(model: Any) -> None:
-    """Remove the outputs of an earlier fit."""
-    for name in ("outputs_", "output_names_"):
-        vars(model).pop(name, None)
 
 
 def _validation_parts(model: Any, validation_data: Any, who: str, number: int) -> list[Any]:

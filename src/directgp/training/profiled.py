@@ -23,8 +23,7 @@ from directgp.posteriors.collapsed import (
 from directgp.posteriors.projection import project, project_whitened, residual_variance, whiten
 from directgp.posteriors.stationary import Gradient, KnownSums, StationaryMarginals
 from directgp.shapes import Row
-from directgp.training.batches import Randomness
-from directgp.training.data import Data, Model
+from directgp.training.data import Data, Model, Randomness
 from directgp.training.problems import Q_PARAMETERS, ModelProblem, trained_parameters
 from directgp.training.run import Eliminated
 
