@@ -201,7 +201,7 @@ class SparseGPRegressor(RegressorMixin, SparseGPEstimator):
             else:
                 for name in ("outputs_", "output_names_"):
                     # Remove the outputs of an earlier fit.
-                    vars(self).pop(name, None)
+                    self.__dict__.pop(name, None)
                 self._fit(X, y, sample_weight, validation_data, constants)
         return self
 
