@@ -21,7 +21,7 @@ from directgp.estimators.fit_procedure import unchanged_on_error
 from directgp.estimators.plotting import plot_numbers
 from directgp.estimators.preprocessing import Column
 from directgp.estimators.validation import ArrayLike, ValidationData, row_values
-from directgp.integration.capabilities import has
+from directgp.integration.contract import has
 from directgp.likelihoods.base import Likelihood
 from directgp.likelihoods.capabilities import BoundedCounts
 from directgp.plots import plot_pit

@@ -10,7 +10,7 @@ from directgp.errors import UnsupportedError, require
 from directgp.estimators.preprocessing import TrainingTable
 from directgp.estimators.settings import FitSettings
 from directgp.estimators.starting_models import named_likelihood
-from directgp.integration.capabilities import has
+from directgp.integration.contract import has
 from directgp.likelihoods.base import ConjugateLikelihood, Likelihood
 from directgp.likelihoods.capabilities import GaussianPredictive
 from directgp.log_expectations.api import check_own

@@ -11,7 +11,7 @@ from torch import Tensor
 from directgp.errors import InvalidInputError, require
 from directgp.estimators.predictions import PredictingEstimator
 from directgp.estimators.validation import ArrayLike, RowValues, is_frame
-from directgp.integration.capabilities import has
+from directgp.integration.contract import has
 from directgp.likelihoods.base import Likelihood
 from directgp.likelihoods.capabilities import GaussianPredictive
 from directgp.predictive import predictive_quantiles, predictive_variance

@@ -12,8 +12,7 @@ from torch import Tensor, nn
 
 from directgp.errors import UnsupportedError, require, require_all
 from directgp.integration.adaptive import Adaptive
-from directgp.integration.capabilities import has
-from directgp.integration.contract import Derivatives, Integrator
+from directgp.integration.contract import Derivatives, Integrator, has
 from directgp.integration.latents import LatentGrid
 from directgp.likelihoods.capabilities import ConditionalCDF, ConditionalDraws, ShapeChecked
 from directgp.likelihoods.numeric import (

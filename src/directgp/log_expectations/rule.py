@@ -9,7 +9,7 @@ import torch
 from typing_extensions import override
 
 from directgp.errors import UnsupportedError, require
-from directgp.integration.capabilities import has
+from directgp.integration.contract import has
 from directgp.integration.evaluate import Rows, of_one_shape
 from directgp.likelihoods.base import Likelihood
 from directgp.likelihoods.capabilities import ClosedFormLogPredictive, LogPredictiveSlopes

@@ -14,7 +14,7 @@ from typing_extensions import override
 
 from directgp.errors import NumericalError, UnsupportedError
 from directgp.integration.adaptive import GAUSS_LEGENDRE, POINTS, Panels, StandardExamples, refined
-from directgp.integration.capabilities import ExtraZeros, has
+from directgp.integration.contract import ExtraZeros, has
 from directgp.integration.evaluate import row_blocks
 from directgp.integration.nodes import step_for
 from directgp.integration.peaks import Peak, find_support

@@ -8,7 +8,7 @@ from jaxtyping import Float
 from torch import Tensor
 from typing_extensions import override
 
-from directgp.integration.parameters import parameter_gradient
+from directgp.integration.evaluate import parameter_gradient
 from directgp.likelihoods.base import ConjugateLikelihood
 from directgp.numerics.arrays import tensor_of
 from directgp.numerics.gaussian import kl_from_standard

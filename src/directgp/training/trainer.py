@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from directgp.errors import CheckpointError, LostProcessError, NumericalError
-from directgp.integration.capabilities import has
+from directgp.integration.contract import has
 from directgp.likelihoods.base import ConjugateLikelihood
 from directgp.likelihoods.gaussian import Gaussian
 from directgp.likelihoods.starts import RoughStart
