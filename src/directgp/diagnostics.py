@@ -70,8 +70,8 @@ def check_likelihood(
     >>> import torch
     >>> from directgp.diagnostics import check_likelihood
     >>> from directgp.likelihoods import Gamma
-    >>> found = check_likelihood(Gamma(), torch.tensor([0.5, 2.0]))
-    >>> sorted(found)
+    >>> differences = check_likelihood(Gamma(), torch.tensor([0.5, 2.0]))
+    >>> sorted(differences)
     ['density', 'derivatives', 'draws', 'mean', 'variance']
     """
     one = likelihood.num_latent == 1
@@ -80,35 +80,35 @@ def check_likelihood(
     check_own(likelihood, y)
     targets = y.double()
     latent = torch.tensor([-1.0, 0.0, 1.0], dtype=torch.float64) if f is None else f.double()
-    name, found = type(likelihood).__name__, {}
-    by_hand = likelihood.derivatives(targets, latent[:, None].expand(-1, len(targets)))
     at = latent[:, None].expand(-1, len(targets))
+    by_hand = likelihood.derivatives(targets, at)
     by_autograd = derivatives_by_autograd(likelihood.log_kernel, targets, at, 1, 2)
-    found["derivatives"] = max(map(_difference, by_hand, by_autograd))
+    differences = {"derivatives": max(map(_difference, by_hand, by_autograd))}
     if has_two_labels(likelihood):
         labels = torch.tensor([[0.0], [1.0]], dtype=torch.float64)
-        found["density"] = _difference(likelihood.log_prob(labels, latent).exp().sum(0), 1.0)
+        differences["density"] = _difference(likelihood.log_prob(labels, latent).exp().sum(0), 1.0)
     elif has(likelihood, ConditionalCDF):
-        found["density"] = _density_error(likelihood, latent)
+        differences["density"] = _density_error(likelihood, latent)
         mean, variance = moments_given(likelihood, latent, by_cdf=True)
-        found["mean"] = _difference(likelihood.conditional_mean(latent), mean)
-        found["variance"] = _difference(likelihood.conditional_variance(latent), variance)
-    wrong = [f"{key} by {value:.1e}" for key, value in found.items() if not value < _SLACK]
+        differences["mean"] = _difference(likelihood.conditional_mean(latent), mean)
+        differences["variance"] = _difference(likelihood.conditional_variance(latent), variance)
+    wrong = [f"{key} by {value:.1e}" for key, value in differences.items() if not value < _SLACK]
     if can_draw(likelihood) and has(likelihood, ConditionalCDF):
-        found["draws"] = _draws_error(likelihood, latent)
-        if not found["draws"] < _CHANCE:
-            wrong.append(f"draws by {found['draws']:.1f} standard errors")
-    allowed = "methods that agree (derivatives with log_kernel, the others with cdf)"
-    require(not wrong, name, f"of {allowed}", f"differences of {', '.join(wrong)}")
-    return found
+        standard_errors = differences["draws"] = _draws_error(likelihood, latent)
+        if not standard_errors < _CHANCE:
+            wrong.append(f"draws by {standard_errors:.1f} standard errors")
+    allowed = "of methods that agree (derivatives with log_kernel, the others with cdf)"
+    got = f"differences of {', '.join(wrong)}"
+    require(not wrong, type(likelihood).__name__, allowed, got)
+    return differences
 
 
-def _difference(one: Tensor, other: Tensor | float) -> float:
+def _difference(values: Tensor, reference: Tensor | float) -> float:
     """Return the largest difference, relative to 1 and the numbers; NaN and infinities agree."""
-    other = torch.as_tensor(other, dtype=one.dtype).expand(one.shape)
-    both = torch.isfinite(one) & torch.isfinite(other)
-    gap = (one - other).abs() / (1 + other.abs())
-    alike = (one == other) | (torch.isnan(one) & torch.isnan(other))
+    expected = torch.as_tensor(reference, dtype=values.dtype).expand(values.shape)
+    both = torch.isfinite(values) & torch.isfinite(expected)
+    gap = (values - expected).abs() / (1 + expected.abs())
+    alike = (values == expected) | (torch.isnan(values) & torch.isnan(expected))
     return float(torch.where(both, gap, torch.where(alike, 0.0, math.inf)).max())
 
 
@@ -121,7 +121,7 @@ def _density_error(likelihood: Likelihood, f: Row) -> float:
         mass = checked_cdf(likelihood, ends, f) - torch.where(ends > 0, below, 0.0)
         return _difference(likelihood.log_prob(ends, f).exp(), mass)
     nodes, weights = (
-        torch.as_tensor(each)[:, None, None] for each in np.polynomial.legendre.leggauss(_NODES)
+        torch.as_tensor(column)[:, None, None] for column in np.polynomial.legendre.leggauss(_NODES)
     )
     half = 0.5 * ends.diff(dim=0)
     y = ends[:-1] + half * (1 + nodes)

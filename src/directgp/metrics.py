@@ -60,13 +60,19 @@ class Score:
     """Description of a score."""
 
     name: str
+    """Key of the score in tables and files."""
+
     label: str
+    """Name of the score in reports."""
+
     about: str
     """The definition, in one sentence."""
 
     better: Literal["lower", "nominal"] = "lower"
+    """"nominal" if values near `COVERAGE` are better."""
+
     share: bool = False
-    """"nominal" if values near `COVERAGE` are better; whether it is a share of the rows."""
+    """Whether the score is a share of the rows."""
 
 
 NLL = Score("nll", "NLL", "Mean negative log density or probability of the targets.")
@@ -114,9 +120,13 @@ class Reliability:
     """Predicted probabilities in bins of equal width, without empty bins."""
 
     count: Column
+    """Number of probabilities in each bin."""
+
     predicted: Column
+    """Mean probability in each bin."""
+
     observed: Column
-    """Mean probability and share of ones in each bin."""
+    """Share of ones in each bin."""
 
     @property
     def expected_error(self) -> float:
@@ -134,7 +144,8 @@ class Reliability:
         share = self.count / self.count.sum()
         spread = self.predicted * (1 - self.predicted)
         part = share * np.sqrt(times * spread / self.count)
-        mean, variance = math.sqrt(2 / math.pi) * part.sum(), (1 - 2 / math.pi) * (part**2).sum()
+        mean = math.sqrt(2 / math.pi) * part.sum()
+        variance = (1 - 2 / math.pi) * (part**2).sum()
         return float(mean + 2 * math.sqrt(variance))
 
 
@@ -142,10 +153,12 @@ def reliability(ones: Column, probability: Column, bins: int = BINS) -> Reliabil
     """Return the share of ones for each bin of predicted probabilities."""
     index = np.minimum((probability * bins).astype(int), bins - 1)
     count = np.bincount(index, minlength=bins).astype(np.float64)
-    kept = count > 0
-    sums = (np.bincount(index, weights=each, minlength=bins) for each in (probability, ones))
-    predicted, observed = (each[kept] / count[kept] for each in sums)
-    return Reliability(count[kept], predicted, observed)
+    filled = count > 0
+    predicted, observed = (
+        np.bincount(index, weights=column, minlength=bins)[filled] / count[filled]
+        for column in (probability, ones)
+    )
+    return Reliability(count[filled], predicted, observed)
 
 
 def one_against_rest(labels: Column, chances: NDArray[np.float64]) -> tuple[Column, Column]:
@@ -155,8 +168,8 @@ def one_against_rest(labels: Column, chances: NDArray[np.float64]) -> tuple[Colu
     """
     if chances.shape[1] == 2:
         return labels, chances[:, 1]
-    own = labels[:, None] == np.arange(chances.shape[1])
-    return own.astype(np.float64).ravel(), chances.ravel()
+    is_class = labels[:, None] == np.arange(chances.shape[1])
+    return is_class.astype(np.float64).ravel(), chances.ravel()
 
 
 @final
@@ -165,14 +178,22 @@ class Judged:
     """Test rows and their predictions, each of shape (n,), in the units of y."""
 
     actual: Row
+    """Targets y."""
+
     mean: Row
     """Predicted mean; for labels the probability of class 1, or the mean of the class number."""
 
     lower: Row
+    """Lower end of the interval of probability `COVERAGE`."""
+
     upper: Row
+    """Upper end of the interval."""
+
     below: Row
+    """P(Y < y)."""
+
     up_to: Row
-    """P(Y < y) and P(Y ≤ y)."""
+    """P(Y ≤ y)."""
 
     scores: dict[str, Row]
     """Values of each row, by the name of the score; RMSE has the squares, of the name "mse"."""
@@ -202,8 +223,8 @@ def judge(
     scale: float = 1.0,
 ) -> Judged:
     """Score predictions of y, whose units are ``offset + scale·y``."""
-    found = _of_classes if isinstance(likelihood, Classes) else _of_numbers
-    mean, lower, upper, below, up_to, chances = found(likelihood, y, marginals)
+    predict = _of_classes if isinstance(likelihood, Classes) else _of_numbers
+    mean, lower, upper, below, up_to, chances = predict(likelihood, y, marginals)
     every: dict[str, Callable[[], Row]] = {
         "nll": lambda: math.log(scale) - predictive_log_density(likelihood, y, marginals),
         "mse": lambda: (scale * (mean - y)).square(),
@@ -254,7 +275,8 @@ def _of_classes(likelihood: Any, y: Row, marginals: Marginals) -> _Predicted:
     chances = class_log_probabilities(likelihood, marginals).exp().mT.contiguous()
     last = likelihood.num_classes - 1
     mean = chances @ torch.arange(last + 1).to(chances)
-    total, place = chances.cumsum(1), y.long()[:, None]
+    total = chances.cumsum(1)
+    place = y.long()[:, None]
     # The sum of all may be below 1 by rounding.
     lower, upper = ((total[:, :last] < level).sum(1).to(mean) for level in _ENDS)
     up_to = total.gather(1, place)[:, 0]
@@ -272,5 +294,6 @@ def _wrong(y: Row, mean: Row, chances: Chances | None) -> Tensor:
 def _squares(y: Row, mean: Row, chances: Chances | None) -> Row:
     if chances is None:
         return (mean - y).square()
-    own = torch.nn.functional.one_hot(y.long(), chances.shape[1])
-    return 0.5 * (chances - own).square().sum(1)
+    # ½ Σ_k (P(Y = k) − 1{y = k})².
+    is_class = torch.nn.functional.one_hot(y.long(), chances.shape[1])
+    return 0.5 * (chances - is_class).square().sum(1)

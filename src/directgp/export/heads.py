@@ -25,8 +25,9 @@ from directgp.likelihoods.base import Likelihood
 from directgp.likelihoods.capabilities import Classes, NoiseLatent, SoftmaxLink
 from directgp.predictive import predictive_log_density, predictive_quantiles
 from directgp.predictive.api import point_prediction
-from directgp.predictive.distributions import SampledDistribution, distribution_of
+from directgp.predictive.distributions import distribution_of
 from directgp.predictive.moments import class_log_probabilities
+from directgp.predictive.sampled import SampledDistribution
 from directgp.shapes import Marginals
 
 

@@ -1,4 +1,4 @@
-"""Integrate over q for likelihoods known only by log p(y|f)."""
+"""Integrate over q for likelihoods settled only by log p(y|f)."""
 
 import math
 from collections.abc import Callable
@@ -36,16 +36,23 @@ Integrand = Callable[[Owner, PanelPoints], PanelPoints]
 """The example of each panel and points on it → values there."""
 
 _ORDER = 16
+"""Degree of the finer rule on a panel."""
+
 _TOLERANCE = 1e-11
 """Relative difference of rules with 9 and 17 points; the error of the finer one is far smaller."""
 
 _ROUNDING = 1e-3
+"""Largest error, as a share of the integral, that is accepted as rounding of log p itself."""
+
 _SHARE = 0.15
+"""An error is rounding if a halving leaves more than this share of it …"""
+
 _GENERATIONS = 3
-"""Errors up to `_ROUNDING` of the integral are accepted if `_GENERATIONS` halvings in a row leave
-more than `_SHARE` of them: then log p itself is not more accurate."""
+"""… in this many halvings in a row."""
 
 _HALVINGS = 60
+"""Largest number of halvings."""
+
 _MAX_PANELS = 256
 """Largest average number of panels of an example: more are a sign of noise."""
 
@@ -58,7 +65,7 @@ class Panels(NamedTuple):
     right: Float[Tensor, " p"]
 
     def select(self, mask: Tensor) -> "Panels":
-        """Return some of the panels."""
+        """Return the panels where the mask holds."""
         return Panels(*(column[mask] for column in self))
 
     def halves(self) -> "Panels":
@@ -84,8 +91,9 @@ def refined(integrand: Integrand, panels: Panels, num_examples: int) -> Panels:
     kink or a jump is in one of the halves only.
     """
     finished: list[Panels] = []
-    known = panels.left.new_zeros(num_examples)
-    before, rough = torch.full_like(panels.left, torch.inf), torch.zeros_like(panels.owner)
+    settled = panels.left.new_zeros(num_examples)
+    before = torch.full_like(panels.left, torch.inf)
+    rough = torch.zeros_like(panels.owner)
     for _ in range(_HALVINGS):
         z, weights = panels.points(*clenshaw_curtis(_ORDER))
         values = integrand(panels.owner, z)
@@ -94,18 +102,19 @@ def refined(integrand: Integrand, panels: Panels, num_examples: int) -> Panels:
         size = (weights * values.abs()).sum(0)
         if len(panels.owner) > _MAX_PANELS * num_examples or not bool(torch.isfinite(size).all()):
             break
-        scale = known.index_add(0, panels.owner, size)[panels.owner]
-        # The order of `Panels.halves` puts the other half of a panel at this distance.
-        other = error.roll(len(error) // 2)
-        rough = (rough + 1) * (torch.minimum(error, other) > _SHARE * before)
+        scale = settled.index_add(0, panels.owner, size)[panels.owner]
+        # The order of `Panels.halves` puts the two halves of a panel this far apart.
+        sibling = error.roll(len(error) // 2)
+        rough = (rough + 1) * (torch.minimum(error, sibling) > _SHARE * before)
         noise = (rough >= _GENERATIONS) & (error <= _ROUNDING * scale)
         good = (error <= _TOLERANCE * scale) | noise
         finished.append(panels.select(good))
         if bool(good.all()):
             return Panels(*(torch.cat(column) for column in zip(*finished, strict=True)))
-        known = known.index_add(0, panels.owner, size * good)
+        settled = settled.index_add(0, panels.owner, size * good)
         panels = panels.select(~good).halves()
-        before, rough = error[~good].repeat(2), rough[~good].repeat(2)
+        before = error[~good].repeat(2)
+        rough = rough[~good].repeat(2)
     raise NumericalError(
         f"Quadrature did not settle for {len(panels.owner.unique())} examples. Check that "
         "log p(y given f) is finite and does not oscillate fast in f."
@@ -141,13 +150,13 @@ _MAX_PEAKS = 12
 """Local maxima of a scan that are refined."""
 
 
-def scan(height: Height, like: Row, nats: float = -math.inf) -> tuple[Grid, Points]:
-    """Return a grid from −8 to 8 in eighths, and the heights of the examples of a row on it.
+def scan(height: Height, template: Row, nats: float = -math.inf) -> tuple[Grid, Points]:
+    """Return a grid from −8 to 8 in eighths, and the height of every example on it.
 
     The grid is doubled until both ends are `nats` below the largest height.
     """
-    grid = torch.linspace(-8, 8, 129, dtype=like.dtype, device=like.device)
-    heights = height(grid[:, None].expand(-1, len(like)))
+    grid = torch.linspace(-8, 8, 129, dtype=template.dtype, device=template.device)
+    heights = height(grid[:, None].expand(-1, len(template)))
     if bool(torch.isnan(heights).any()):
         raise NumericalError(
             "log p(y given f) is NaN. Check mean, variance and the likelihood's parameters."
@@ -158,7 +167,7 @@ def scan(height: Height, like: Row, nats: float = -math.inf) -> tuple[Grid, Poin
             return grid, heights
         ends = 2 * grid[[0, -1]]
         # NaN so far out counts as a density of 0.
-        more = height(ends[:, None].expand(-1, len(like))).nan_to_num(nan=-torch.inf)
+        more = height(ends[:, None].expand(-1, len(template))).nan_to_num(nan=-torch.inf)
         grid = torch.cat([ends[:1], grid, ends[1:]])
         heights = torch.cat([more[:1], heights, more[1:]])
     raise NumericalError(
@@ -193,14 +202,15 @@ def highest_between(height: Height, low: Row, high: Row) -> Row:
     heights = height(points)
     for _ in range(_SHRINKINGS):
         left = heights[0] >= heights[1]
-        low, high = torch.where(left, low, points[0]), torch.where(left, points[1], high)
+        low = torch.where(left, low, points[0])
+        high = torch.where(left, points[1], high)
         span = _GOLDEN * (high - low)
-        kept, at_kept = torch.where(left, points[0], points[1]), heights.amax(0)
+        best = torch.where(left, points[0], points[1])
         fresh = torch.where(left, high - span, low + span)
-        at_fresh = height(fresh[None])[0]
-        points = torch.where(left, torch.stack([fresh, kept]), torch.stack([kept, fresh]))
-        pairs = torch.stack([at_fresh, at_kept]), torch.stack([at_kept, at_fresh])
-        heights = torch.where(left, *pairs)
+        points = torch.where(left, torch.stack([fresh, best]), torch.stack([best, fresh]))
+        top = heights.amax(0)
+        tried = height(fresh[None])[0]
+        heights = torch.where(left, torch.stack([tried, top]), torch.stack([top, tried]))
     return torch.where(heights[0] >= heights[1], points[0], points[1])
 
 
@@ -215,11 +225,13 @@ _NATS = 45.0
 """Panels where the density is below e^−45 of its peak are dropped."""
 
 _REACH = 9.0
+"""Standard deviations on either side over which E_q[log p] is summed."""
+
 _FARTHEST = 32.0
-"""Standard deviations on either side that E_q[log p] is summed over, and the largest number of
-them, where log p grows as an exponential."""
+"""The largest number of them, where log p grows as an exponential."""
 
 _LOG_ROOT = 0.5 * math.log(2 * math.pi)
+"""log √(2π)."""
 
 
 @final
@@ -249,10 +261,10 @@ class StandardExamples(FlatExamples):
 
     def average_slopes(self, owner: Owner, z: PanelPoints, weights: PanelPoints) -> Slopes:
         """Return `average_slopes` summed over the panels of each example."""
-        some = self.take(owner)
-        columns = average_slopes(some.likelihood, some.y, some.f(z), weights)
+        owners = self.take(owner)
+        slopes = average_slopes(owners.likelihood, owners.y, owners.f(z), weights)
         with torch.enable_grad():
-            return tuple(torch.zeros_like(self.mean).index_add(0, owner, each) for each in columns)
+            return tuple(torch.zeros_like(self.mean).index_add(0, owner, slope) for slope in slopes)
 
 
 @final
@@ -274,10 +286,10 @@ class Adaptive(Integrator):
         return Method(POINTS, adaptive_gibbs)
 
 
-def adaptive_log_expectation(given: FlatExamples) -> Estimate:
+def adaptive_log_expectation(flat: FlatExamples) -> Estimate:
     """Compute log E_q[p(y given f)] and its slopes."""
-    examples = StandardExamples(*given)
-    grid, heights = scan(examples.log_density, given.mean, _NATS)
+    examples = StandardExamples(*flat)
+    grid, heights = scan(examples.log_density, flat.mean, _NATS)
     rise = heights + 0.5 * grid[:, None] ** 2
     # A spike of p away from the bulk of q̃ is not its peak, but may hold much of its mass.
     tops = peaks(examples.log_density, grid, heights)
@@ -289,16 +301,16 @@ def adaptive_log_expectation(given: FlatExamples) -> Estimate:
     def density(owner: Owner, z: PanelPoints) -> PanelPoints:
         return (examples.take(owner).log_density(z) - top[owner]).exp_() * (1 + z * z)
 
-    panels = refined(density, _panels(edges, heights >= top - _NATS), len(given.y))
+    panels = refined(density, _panels(edges, heights >= top - _NATS), len(flat.y))
     return _log_estimate(examples, top, panels)
 
 
-def adaptive_gibbs(given: FlatExamples) -> Estimate:
+def adaptive_gibbs(flat: FlatExamples) -> Estimate:
     """Compute E_q[log p(y given f)] and its slopes, E_q[ℓ′] in μ and ½E_q[ℓ′z]/√v in v."""
-    likelihood, y, mean, variance = given
-    examples = StandardExamples(*given)
-    found = scan(examples.log_likelihood, mean)
-    edges = _edges(_FARTHEST, peaks(examples.log_likelihood, *found))
+    likelihood, y, mean, variance = flat
+    examples = StandardExamples(*flat)
+    tops = peaks(examples.log_likelihood, *scan(examples.log_likelihood, mean))
+    edges = _edges(_FARTHEST, tops)
     heights = examples.log_likelihood(edges).abs().log() - 0.5 * edges * edges
     # Where q underflows, log p may be −∞.
     matters = (heights < torch.inf) | (edges.abs() < _REACH)
@@ -308,9 +320,11 @@ def adaptive_gibbs(given: FlatExamples) -> Estimate:
         return examples.take(owner).log_likelihood(z) * torch.exp(-0.5 * z * z) * (1 + z * z)
 
     panels = refined(term, _panels(edges, high), len(y))
-    owner, (z, widths) = panels.owner, panels.points(*GAUSS_LEGENDRE)
-    some, weights = examples.take(owner), widths * torch.exp(-0.5 * z * z - _LOG_ROOT)
-    value, slope = some.likelihood.value_and_slope(some.y, some.f(z))
+    owner = panels.owner
+    z, widths = panels.points(*GAUSS_LEGENDRE)
+    owners = examples.take(owner)
+    weights = widths * torch.exp(-0.5 * z * z - _LOG_ROOT)
+    value, slope = owners.likelihood.value_and_slope(owners.y, owners.f(z))
     size = examples.sum(owner, weights * value.abs() * (1 + z * z))
     return Estimate(
         examples.sum(owner, weights * value) + likelihood.log_base(y),
@@ -347,7 +361,8 @@ def _edges(reach: float, tops: Float[Tensor, "t p"]) -> PanelPoints:
 
 def _panels(edges: PanelPoints, high: Bool[Tensor, "k n"]) -> Panels:
     """Return the panels between distinct edges of which at least one is high."""
-    left, right = edges[:-1], edges[1:]
+    left = edges[:-1]
+    right = edges[1:]
     wanted = (right > left) & (high[:-1] | high[1:])
     owner = torch.arange(edges.shape[1], device=edges.device).expand(left.shape)
     return Panels(owner[wanted], left[wanted], right[wanted])
@@ -360,9 +375,11 @@ def _log_estimate(examples: StandardExamples, top: Row, panels: Panels) -> Estim
     ½E_q̃[ℓ′z]/√v. The first forms suit a q̃ much narrower than q, the others one that is nearly q;
     they are mixed by the variance of z. A jump of p, which ℓ′ does not see, leaves the first.
     """
-    owner, (z, widths) = panels.owner, panels.points(*GAUSS_LEGENDRE)
-    some, deviation = examples.take(owner), examples.deviation
-    value, slope = some.likelihood.value_and_slope(some.y, some.f(z))
+    owner = panels.owner
+    z, widths = panels.points(*GAUSS_LEGENDRE)
+    owners = examples.take(owner)
+    deviation = examples.deviation
+    value, slope = owners.likelihood.value_and_slope(owners.y, owners.f(z))
     mass = widths * torch.exp(value - 0.5 * z * z - top[owner])
     total = examples.sum(owner, mass)
     if not bool((torch.isfinite(total) & (total > 0)).all()):
@@ -370,8 +387,10 @@ def _log_estimate(examples: StandardExamples, top: Row, panels: Panels) -> Estim
             "E_q[p(y given f)] is 0 or infinite. Check that log p(y given f) is finite in f."
         )
     weights = mass / total[owner]
-    first, second = examples.sum(owner, weights * z), examples.sum(owner, weights * z * z)
-    pull, push = examples.sum(owner, weights * slope), examples.sum(owner, weights * slope * z)
+    first = examples.sum(owner, weights * z)
+    second = examples.sum(owner, weights * z * z)
+    pull = examples.sum(owner, weights * slope)
+    push = examples.sum(owner, weights * slope * z)
     narrow = (1 - second + first * first).clamp(0.0, 1.0)
     narrow = torch.where(_differ(pull, first / deviation, 1 / deviation), 1.0, narrow)
     mean_slope = narrow * first / deviation + (1 - narrow) * pull

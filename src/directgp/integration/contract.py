@@ -53,7 +53,7 @@ class Density(Protocol):
         """Return `log_kernel` and its first derivative in f, without a graph."""
 
     def take(self: SomeDensity, index: Tensor | torch.Size) -> SomeDensity:
-        """Return the density of some of the examples."""
+        """Return the density of the examples of these indices."""
 
     def frozen(self: SomeDensity) -> SomeDensity:
         """Return the same density, whose parameters get no gradients."""
@@ -77,7 +77,7 @@ class FlatExamples(NamedTuple):
     variance: BatchedRow
 
     def take(self: SomeExamples, index: Int[Tensor, " r"]) -> SomeExamples:
-        """Return some of the examples."""
+        """Return the examples of these indices."""
         likelihood, *columns = self
         subset = (column.index_select(column.dim() - 1, index) for column in columns)
         return type(self)(likelihood.take(index), *subset)
@@ -169,10 +169,10 @@ NEEDED_NODES = Nodes()
 
 @dataclass(frozen=True)
 class Integrator(ABC):
-    """How log E_q[p(y given f)] and E_q[log p(y given f)] of a density are computed.
+    """Method for log E_q[p(y given f)] and E_q[log p(y given f)] of a density.
 
-    A likelihood has one, its `integration`. It also says what the shape of p(y given f) over f is,
-    for rules that sample.
+    A likelihood has one, its `integration`, which also describes the shape of p(y given f) over f
+    to rules that sample.
 
     Parameters
     ----------

@@ -110,8 +110,10 @@ def gather(parts: "list[tuple[Int[Tensor, ' _'], Slopes]]") -> Slopes:
     """Combine the columns of parts of the examples, given with their indices."""
     index = torch.cat([index for index, _ in parts])
     with torch.enable_grad():
-        joined = (torch.cat(each, -1) for each in zip(*(part for _, part in parts), strict=True))
-        return tuple(torch.empty_like(each).index_copy(-1, index, each) for each in joined)
+        columns = [
+            torch.cat(pieces, -1) for pieces in zip(*(part for _, part in parts), strict=True)
+        ]
+        return tuple(torch.empty_like(column).index_copy(-1, index, column) for column in columns)
 
 
 def without_overflow(
@@ -156,19 +158,20 @@ def estimate_rows(method: Method, likelihood: Density, rows: Rows) -> Slopes:
 
     The number of points of the method for each example sets the block size.
     """
-    points, estimator = method.points, method.estimate
-    shape, number, device = rows[0].shape, rows[0].numel(), rows[0].device
+    shape = rows[0].shape
+    number = rows[0].numel()
+    device = rows[0].device
     with torch.no_grad():
         wide = [tensor.detach().double() for tensor in rows]
         if len(shape) != 1:
-            wide, likelihood = [_flat(row, shape) for row in wide], likelihood.take(shape)
-        if number <= rows_for(points, device):
-            estimate = estimator(FlatExamples(likelihood, *wide))
+            wide = [_flat(row, shape) for row in wide]
+            likelihood = likelihood.take(shape)
+        examples = FlatExamples(likelihood, *wide)
+        if number <= rows_for(method.points, device):
+            estimate = method.estimate(examples)
         else:
-            estimate = Estimate.join(
-                estimator(FlatExamples(likelihood.take(index), *(row[..., block] for row in wide)))
-                for block, index in row_blocks(number, points, device)
-            )
+            blocks = row_blocks(number, method.points, device)
+            estimate = Estimate.join(method.estimate(examples.take(index)) for _, index in blocks)
     if len(shape) == 1:
         return estimate.columns
     with torch.enable_grad():
@@ -187,9 +190,9 @@ def _unflat(column: BatchedRow, shape: torch.Size) -> Values:
     return column.reshape(len(column), *shape).movedim(0, -2)
 
 
-def per_latent(values: Values, like: Values) -> Values:
-    """Return one value for each example with an axis of latents, if `like` has one more axis."""
-    return values if values.dim() == like.dim() else values.unsqueeze(-2)
+def per_latent(values: Values, template: Values) -> Values:
+    """Return values of examples with an axis of latents, if the template has one more axis."""
+    return values if values.dim() == template.dim() else values.unsqueeze(-2)
 
 
 def evaluate(method: Method, likelihood: Density, rows: Rows) -> Values:
@@ -208,7 +211,8 @@ class _Attach(Function):
     def forward(
         ctx: Any, slopes: Slopes, likelihood: Density, mean: Tensor, *others: Tensor
     ) -> Tensor:
-        ctx.likelihood, ctx.parameters = likelihood, slopes[3:]
+        ctx.likelihood = likelihood
+        ctx.parameters = slopes[3:]
         ctx.slopes = [slope.to(mean.dtype) for slope in slopes[1:3]]
         return slopes[0].to(mean.dtype, copy=True)
 

@@ -57,7 +57,11 @@ class _MixtureRule(NamedTuple):
     """Nodes x = first, first + step, … of t = s + x − e^−x, common to all examples."""
 
     first: float
+    """The first x."""
+
     step: float
+    """Distance of neighbouring x."""
+
     margin: float
     """Distance of s from where the integrand turns into a power: there dt/dx is nearly 1."""
 
@@ -70,7 +74,8 @@ def _columns(rule: _MixtureRule, number: int) -> Array:
     """
     x = np.arange(number) * rule.step + rule.first
     bend = np.exp(-x)
-    t, weight = x - bend, (1 + bend) * rule.step
+    t = x - bend
+    weight = (1 + bend) * rule.step
     growth = np.exp(t)
     return np.stack([t, growth, np.exp(-t), weight, weight * t, weight * growth])
 
@@ -105,7 +110,8 @@ def _range_of(half: Array) -> tuple[float, float]:
         high = fixed_size("largest ν/2", tensor_of(half))
         inverse = fixed_size("largest 2/ν", tensor_of(1 / half))
     if high is None or inverse is None:
-        high, inverse = float(half.max()), float(1 / half.min())
+        high = float(half.max())
+        inverse = float(1 / half.min())
     if not (0 < inverse < math.inf and 0 < high < math.inf):
         raise NumericalError("Student's t noise has NaN or infinite degrees of freedom, or 0.")
     ends = math.ceil(_GRAIN * math.log2(inverse)), math.ceil(_GRAIN * math.log2(high))
@@ -125,7 +131,8 @@ def _starts(
     xp = library_of(square)
     g = square / (2 * half * noise) + 1
     excess = v / (g * noise)
-    rise, beyond = xp.log(g), xp.log(excess)
+    rise = xp.log(g)
+    beyond = xp.log(excess)
     apart = (excess > 1) & (beyond < _fall_distance(least))
     start = -rule.margin - rise - xp.where(apart, beyond, 0.0)
     growth = math.exp(-rule.margin) / (g * xp.where(apart, excess, 1.0))
@@ -161,9 +168,12 @@ def mixture_estimate(examples: FlatExamples, num_nodes: int | Literal["auto"]) -
     """
     likelihood, y, mean, variance = examples
     mixture = cast(GammaPrecision, likelihood)
-    numbers = y, mean, variance, mixture.df, mixture.scale
-    target, centre, v, df, scale = (array_of(each) for each in numbers)
-    xp, half, noise, residual = library_of(v), 0.5 * df, scale * scale, target - centre
+    tensors = y, mean, variance, mixture.df, mixture.scale
+    target, centre, v, df, scale = map(array_of, tensors)
+    xp = library_of(v)
+    half = 0.5 * df
+    noise = scale * scale
+    residual = target - centre
     special = special_of(v)
     square = residual * residual
     low, high = _range_of(half)
@@ -174,7 +184,8 @@ def mixture_estimate(examples: FlatExamples, num_nodes: int | Literal["auto"]) -
         needed = xp.full_like(needed, num_nodes)
     # In these units neither the precisions nor their squares underflow.
     unit = square + v + noise
-    square, v = square / unit, v / unit
+    square = square / unit
+    v = v / unit
     rows = square, v, noise / (unit * growth), half * growth, half
     columns = _sum_blocks(rule, needed, rows)
     top, total = columns[:2]
@@ -199,8 +210,8 @@ def _sum_blocks(rule: _MixtureRule, needed: Array, rows: tuple[Array, ...]) -> A
     columns = zeros((6, len(needed)), like=needed)
     for number, index in blocks_by_nodes(tensor_of(needed)):
         place = index if isinstance(needed, Tensor) else index.numpy()
-        some = (row[place] if row.ndim else row for row in rows)
-        columns[:, place] = _sum_mixture(rule, number, *some)
+        block = (row[place] if row.ndim else row for row in rows)
+        columns[:, place] = _sum_mixture(rule, number, *block)
     return columns
 
 
@@ -209,13 +220,15 @@ def _sum_mixture(
 ) -> Array:
     """Compute the log of the largest term, and sums of 1, t − s, e^{t−s}, p = 1/(v + w) and p².
 
-    Over terms h_k·N(y; μ, v + w(t_k))·exp(ν/2·(t_k − s − e^{t_k})).
+    The terms are h_k·N(y; μ, v + w(t_k))·exp(ν/2·(t_k − s − e^{t_k})).
     """
-    xp, table = library_of(v), _columns(rule, number)
+    xp = library_of(v)
+    table = _columns(rule, number)
     if xp is torch:
         table = constant((rule, number), partial(torch.as_tensor, table, device=v.device))
     t, growth, decay = table[:3, :, None]
-    sums, weights = table[3:], table[3:4]
+    sums = table[3:]
+    weights = table[3:4]
     precision = 1 / plus_product(v, decay, noise)
     root = xp.sqrt(precision)
     mass = plus_product(half * t, growth, -rate)

@@ -53,7 +53,7 @@ class CommonNodes(NamedTuple):
 
     def averages(self, at: Derivatives) -> list[Row]:
         """E_q[ℓ], E_q[ℓ′] and E_q[ℓ″]."""
-        return [self.weights @ each for each in at]
+        return [self.weights @ column for column in at]
 
 
 def common_nodes(mean: Row, deviation: Row, strip: float, nats: float) -> CommonNodes | None:
@@ -70,7 +70,8 @@ def common_nodes(mean: Row, deviation: Row, strip: float, nats: float) -> Common
     step = _step(widest, strip, nats)
     reach = math.sqrt(2 * nats)
     # In this order NaN stays NaN, and compares as false.
-    left, right = reach + max(highest, 0.0), reach + max(-lowest, 0.0)
+    left = reach + max(highest, 0.0)
+    right = reach + max(-lowest, 0.0)
     if not left + right <= (_MAX_COMMON - 1) * step:
         return None
     left, right = (math.ceil(_GRAIN * side) / _GRAIN for side in (left, right))
@@ -203,9 +204,9 @@ def _sum(examples: FlatExamples, reach: Row, number: int) -> Estimate:
     return _estimate(density, y, mean, averages, f, weights)
 
 
-def _places(number: int, like: Row) -> Float[Tensor, "2 k"]:
+def _places(number: int, row: Row) -> Float[Tensor, "2 k"]:
     """Return equal steps x from −1 to 1, and x₀² − x² for the x₀ next to 0: its weight is 1."""
-    place = torch.arange(1 - number, number, 2, dtype=like.dtype, device=like.device) / number
+    place = torch.arange(1 - number, number, 2, dtype=row.dtype, device=row.device) / number
     return torch.stack([place, ((number + 1) % 2 / number) ** 2 - place * place])
 
 

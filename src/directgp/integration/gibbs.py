@@ -1,6 +1,6 @@
 """Compute the data term of the ELBO, E_q[log p(y|f)], by formula or by the integrator."""
 
-from typing import Any
+from typing import cast
 
 import torch
 
@@ -21,9 +21,7 @@ def gibbs_term(likelihood: Density, y: Targets, mean: Values, variance: Values) 
     """
     rows = of_one_shape(y, mean, variance, likelihood.num_latent)
     if has(likelihood, ClosedFormGibbs):
-        formula: Any = likelihood
-        value: Values = formula.expected_log_prob(*rows)
-        return value
+        return cast(ClosedFormGibbs, likelihood).expected_log_prob(*rows)
     return evaluate(_method(likelihood, mean.dtype), likelihood, rows)
 
 
@@ -33,9 +31,8 @@ def gibbs_slopes(likelihood: Density, rows: Rows) -> Slopes | None:
         return estimate_rows(_method(likelihood, rows[1].dtype), likelihood, rows)
     if not has(likelihood, GibbsSlopes):
         return None
-    formula: Any = likelihood
-    slopes: Slopes = formula.expected_log_prob_slopes(*(row.double() for row in rows))
-    return slopes
+    wide = (row.double() for row in rows)
+    return cast(GibbsSlopes, likelihood).expected_log_prob_slopes(*wide)
 
 
 def gibbs_fixed_work(likelihood: Density) -> bool:
@@ -48,5 +45,6 @@ def gibbs_fixed_work(likelihood: Density) -> bool:
 
 
 def _method(likelihood: Density, dtype: torch.dtype) -> Method:
+    """Return the method for E_q[log p], as accurate as the dtype of the mean needs."""
     nats = NATS_OF_FLOAT32 if dtype == torch.float32 else NATS
     return likelihood.integration.of_log_density(likelihood, nats)

@@ -93,7 +93,8 @@ def mode_of(examples: FlatExamples) -> Latents:
     them lowers the density.
     """
     likelihood, y, mean, variance = examples
-    delta, precision = torch.zeros_like(mean), 1 / variance
+    delta = torch.zeros_like(mean)
+    precision = 1 / variance
     for _ in range(_MODE_STEPS):
         _, first, second = likelihood.derivatives(y, mean + delta)
         slope = first - delta * precision
@@ -112,29 +113,29 @@ def _over_grid(examples: FlatExamples, strip: float, gibbs: bool) -> Estimate:
     width = torch.rsqrt(1 / variance + (-second).clamp(min=0.0))
     step = step_for(width, strip, NATS)
     reach = math.sqrt(2 * NATS) * variance.sqrt()
-    low, high = centre.clamp(max=0.0) - reach, centre.clamp(min=0.0) + reach
+    low = centre.clamp(max=0.0) - reach
+    high = centre.clamp(min=0.0) + reach
     needed = ((high - low) / step).amax(-1).ceil().clamp(min=8)
-    numbers = [int(each) for each in needed]
+    numbers = [int(number) for number in needed]
     if max(numbers) > _MAX_NODES:
         raise NumericalError(
             f"Quadrature over two latents needs {max(numbers)} nodes for one of them, more than "
             f"{_MAX_NODES}: the variance of f is large. Use BiasedMonteCarlo or ProductSampling."
         )
-    points = math.prod(numbers)
     ends = torch.stack([low, high])
-    parts = []
-    for block, index in row_blocks(len(y), points, y.device):
-        some = examples.take(index)
-        parts.append(_sum_grid(some, ends[..., block], numbers, gibbs))
-    return Estimate.join(parts)
+    return Estimate.join(
+        _sum_grid(examples.take(index), ends[..., block], numbers, gibbs)
+        for block, index in row_blocks(len(y), math.prod(numbers), y.device)
+    )
 
 
 def _sum_grid(
     examples: FlatExamples, ends: Float[Tensor, "2 p n"], numbers: list[int], gibbs: bool
 ) -> Estimate:
+    """Sum over a grid of these numbers of nodes between the ends, relative to the mean."""
     likelihood, y, mean, variance = examples
-    (low, high), like = ends, mean
-    places = [(torch.arange(k, dtype=like.dtype, device=like.device) + 0.5) / k for k in numbers]
+    low, high = ends
+    places = [(torch.arange(k, dtype=low.dtype, device=low.device) + 0.5) / k for k in numbers]
     share = torch.stack(torch.meshgrid(*places, indexing="ij")).flatten(1).T[..., None]
     delta = low + share * (high - low)
     value, first, second = likelihood.derivatives(y, mean + delta)
@@ -145,8 +146,9 @@ def _sum_grid(
         weights = torch.exp(log_q + log_scale)
         total = weights * torch.where(weights > 0, value, 0.0)
         share = weights[:, None]
+        # ∂_μ E_q[ℓ] = E_q[ℓ′] and ∂_v E_q[ℓ] = ½E_q[ℓ″].
         by_mean, by_variance = (
-            torch.where(share > 0, share * each, 0.0).sum(0) for each in (first, 0.5 * second)
+            torch.where(share > 0, share * slope, 0.0).sum(0) for slope in (first, 0.5 * second)
         )
         parameters = average_slopes(likelihood, y, mean + delta, weights)
         return Estimate(total.sum(0) + likelihood.log_base(y), by_mean, by_variance, parameters)
@@ -155,7 +157,7 @@ def _sum_grid(
     mass = torch.exp(log_mass - top)
     total = mass.sum(0)
     mass = mass / total
-    # Scores: nodes are held, q moves.
+    # With nodes held, ∂_μ log E_q[p] = E_q̃[S] and ∂_v log E_q[p] = ½E_q̃[S² − 1/v], S = δ/v.
     pull = delta / variance
     mean_slope = (mass[:, None] * pull).sum(0)
     variance_slope = 0.5 * (mass[:, None] * (pull * pull - 1 / variance)).sum(0)

@@ -18,17 +18,23 @@ from directgp.shapes import Row, Values
 NATS = 27.0
 """The sum ends where the density has fallen by e^−27, and errs by as much."""
 
-MIN_NODES, MAX_NODES = 16, 4096
-"""Bounds of the number of nodes of an example."""
+MIN_NODES = 16
+"""Smallest number of nodes of an example."""
 
-_CPU_WASTE = 6000, 5
-"""Nodes that may be summed in vain, in all and for each example: to sort the examples by their
-number of nodes costs more."""
+MAX_NODES = 4096
+"""Largest number of nodes of an example."""
+
+_CPU_WASTE = 6000
+"""Nodes that may be summed in vain: to sort the examples by their number of nodes costs more."""
+
+_CPU_WASTE_PER_EXAMPLE = 5
+"""The same for each example, in addition."""
 
 _CPU_GROWTH = 1.15
+"""Largest ratio of the numbers of nodes of examples summed together."""
+
 _DEVICE_GROWTH = 2.0
-"""Largest ratio of the numbers of nodes of examples summed together: on a GPU the number of passes
-costs more than the number of nodes."""
+"""The same on a GPU, where the number of passes costs more than the number of nodes."""
 
 
 def nats_for(width: Values) -> Values:
@@ -59,7 +65,7 @@ def trapezoid_step(width: Values, strip: float | Values, more_nats: float = 0.0)
 def nodes_for_all(needed: Array) -> int | None:
     """Return the number of nodes of every example where all are summed at once; else None.
 
-    So they are while a step is recorded, and if to sort them would cost more.
+    They are while a step is recorded, and where sorting the examples would cost more.
     """
     if fixed_sizes.get() is not None:
         recorded = fixed_size("nodes", tensor_of(needed).clamp(MIN_NODES, MAX_NODES))
@@ -82,7 +88,8 @@ def blocks_by_nodes(needed: Row) -> Iterator[tuple[int, Int[Tensor, " r"]]]:
             yield number, index
         return
     order, ordered = _sorted(needed.clamp(MIN_NODES, MAX_NODES).ceil_().short())
-    start, growth = 0, _growth(device)
+    start = 0
+    growth = _growth(device)
     while start < len(order):
         last = int(np.searchsorted(ordered, int(growth * ordered[start]), "right"))
         stop = min(len(order), max(last, start + len(order) // 10 + 1))
@@ -109,13 +116,14 @@ def _most_nodes(needed: Array, device: torch.device) -> tuple[int, bool]:
     if not len(needed):
         return MIN_NODES, True
     bounded = needed.clip(MIN_NODES, MAX_NODES)
-    most, mean = float(bounded.max()), float(bounded.sum()) / len(needed)
+    most = float(bounded.max())
+    mean = float(bounded.sum()) / len(needed)
     if math.isnan(mean):
         raise NumericalError(
             "Quadrature met NaN or infinity. Check mean, variance and the likelihood's parameters."
         )
-    waste = (most - mean - _CPU_WASTE[1]) * len(needed) - _CPU_WASTE[0]
-    few = device.type == "cpu" and waste <= 0
+    waste = (most - mean - _CPU_WASTE_PER_EXAMPLE) * len(needed)
+    few = device.type == "cpu" and waste <= _CPU_WASTE
     return math.ceil(most), few or most <= _growth(device) * float(bounded.min())
 
 

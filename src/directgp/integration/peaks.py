@@ -7,7 +7,7 @@ h(δ) = ℓ(μ+δ) − δ²/(2v) up to a constant; for a log-concave density p i
 import math
 from collections.abc import Callable
 from functools import partial
-from typing import Any, NamedTuple
+from typing import NamedTuple, cast
 
 import torch
 from jaxtyping import Float, Int
@@ -60,7 +60,7 @@ class Peak(NamedTuple):
     """τ = 1/√(1/v − ℓ″): the standard deviation of the Gaussian that fits the peak."""
 
     def take(self, index: Int[Tensor, " r"]) -> "Peak":
-        """Return the peaks of some examples."""
+        """Return the peaks of the examples of these indices."""
         return Peak(*(column.index_select(0, index) for column in self))
 
 
@@ -80,9 +80,8 @@ def peak_of(
         return grid_peak(kernel, mean, variance)
     peak = _newton_peak(kernel, mean, variance, torch.zeros_like(mean), tolerance)
     if peak is None and has(likelihood, ClosedFormMode):
-        formula: Any = likelihood
-        # It is a difference of large numbers when v·y is large: Newton steps correct it.
-        start = formula.product_mode(y, mean, variance)
+        # The formula is a difference of large numbers when v·y is large: Newton steps correct it.
+        start = cast(ClosedFormMode, likelihood).product_mode(y, mean, variance)
         peak = _newton_peak(kernel, mean, variance, start, tolerance)
     if peak is None:
         peak = find_peak(kernel, mean, variance, tolerance)
@@ -164,13 +163,15 @@ def grid_peak(kernel: Kernel, mean: Values, variance: Values) -> Peak:
 
     h′ falls, so that the number of points before the mode is that of slopes of the first sign.
     """
-    precision, fixed = variance.reciprocal(), fixed_sizes.get()
+    precision = variance.reciprocal()
+    fixed = fixed_sizes.get()
     end = variance * kernel(mean).first
     widths = fixed.sizes[_GRID_NAME] if fixed is not None else 1.0
     grids = max(1, math.ceil(math.log(max(widths / _GRID_STEP, 1.0), _GRID)))
     index = constant("grid", partial(torch.arange, _GRID, dtype=mean.dtype, device=mean.device))
     index = index.reshape(-1, *([1] * mean.dim()))
-    delta, step = torch.zeros_like(mean), end
+    delta = torch.zeros_like(mean)
+    step = end
     for _ in range(grids):
         step = step / _GRID
         points = torch.addcmul(delta, index, step)
@@ -178,7 +179,8 @@ def grid_peak(kernel: Kernel, mean: Values, variance: Values) -> Peak:
         slope = torch.addcmul(here.first, points, precision, value=-1)
         last = (slope * end > 0).sum(0, keepdim=True).sub_(1).clamp_(min=0)
         delta = points.gather(0, last)[0]
-    peak = _peak_at(delta, Derivatives(*(each.gather(0, last)[0] for each in here)), precision)
+    at_last = Derivatives(*(column.gather(0, last)[0] for column in here))
+    peak = _peak_at(delta, at_last, precision)
     fixed_size(_GRID_NAME, (end / peak.width).abs_())
     return peak
 
@@ -197,19 +199,24 @@ def _peak_at(delta: Values, here: Derivatives, precision: Values) -> Peak:
 def highest(peaks: Peaks, variance: Values) -> Peak:
     """Return the higher of two peaks, with the width of the narrower."""
     which = peaks.height.argmax(0, keepdim=True)
-    delta, height = (each.gather(0, which)[0] for each in (peaks.delta, peaks.height))
+    delta = peaks.delta.gather(0, which)[0]
+    height = peaks.height.gather(0, which)[0]
     width = peaks.width.amin(0)
     curvature = (width**-2 - 1 / variance).clamp(min=0.0)
     return Peak(delta, height, torch.zeros_like(delta), curvature, width)
 
 
 class Fall(NamedTuple):
-    """h(δ̂) − h and the slope at a distance from the mode, left and right; shapes (2, ...)."""
+    """The fall of h left and right of the mode; shapes (2, ...)."""
 
     distance: Sides
+    """Distance from the mode."""
+
     fallen: Sides
+    """h(δ̂) − h."""
+
     steepness: Sides
-    """Positive where h falls away from the mode."""
+    """Slope of the fall: positive where h falls away from the mode."""
 
 
 def find_fall(
@@ -255,7 +262,8 @@ def find_support(kernel: Kernel, mean: Values, variance: Values, peak: Peak, dro
     One step of Newton's method from where a Gaussian peak has fallen so far: h is concave, so that
     the step never ends too near, nor much too far.
     """
-    side, reach = sides_of(mean), (2 * drop).sqrt_()
+    side = sides_of(mean)
+    reach = (2 * drop).sqrt_()
     distance = reach * peak.width
     delta = torch.addcmul(peak.delta, side, distance)
     value, first, _ = kernel(mean + delta)
@@ -266,7 +274,7 @@ def find_support(kernel: Kernel, mean: Values, variance: Values, peak: Peak, dro
     return torch.minimum(step.add_(distance), reach.mul_(1.05).mul_(variance.sqrt()))
 
 
-def sides_of(like: Values) -> Sides:
-    """Return −1 and 1."""
-    sides = constant("sides", lambda: torch.arange(-1, 2, 2, dtype=like.dtype, device=like.device))
-    return sides.reshape(2, *([1] * like.dim()))
+def sides_of(mean: Values) -> Sides:
+    """Return −1 and 1 along an axis before those of the mean."""
+    sides = constant("sides", lambda: torch.arange(-1, 2, 2, dtype=mean.dtype, device=mean.device))
+    return sides.reshape(2, *([1] * mean.dim()))

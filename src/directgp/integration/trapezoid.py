@@ -3,7 +3,7 @@
 import math
 from dataclasses import dataclass, field
 from functools import lru_cache, partial
-from typing import Any, final
+from typing import cast, final
 
 import numpy as np
 import torch
@@ -50,17 +50,17 @@ def _midpoints(number: int) -> NDArray[np.float64]:
     return np.stack([(np.arange(number) + 0.5) / number, np.full(number, 1 / number)])
 
 
-def _trapezoid(number: int, like: Row) -> Float[Tensor, "2 k"]:
+def _trapezoid(number: int, row: Row) -> Float[Tensor, "2 k"]:
     """Return x and w for an origin at the left end of the support, and its length as scale."""
-    make = partial(torch.as_tensor, _midpoints(number), device=like.device)
+    make = partial(torch.as_tensor, _midpoints(number), device=row.device)
     return constant(("midpoints", number), make)
 
 
-def hermite_nodes(number: int, like: Row) -> Float[Tensor, "2 k"]:
+def hermite_nodes(number: int, row: Row) -> Float[Tensor, "2 k"]:
     """Return x and w for an origin at the mode, and the width of the peak as scale."""
 
     def make() -> Float[Tensor, "2 k"]:
-        z, log_weight = gauss_hermite(number, like.dtype, like.device)
+        z, log_weight = gauss_hermite(number, row.dtype, row.device)
         return torch.stack([z, torch.exp(log_weight + 0.5 * z * z).mul_(math.sqrt(2 * math.pi))])
 
     return constant(("hermite", number), make)
@@ -138,17 +138,14 @@ class TrapezoidSums(Integrator):
 
     def _estimate(self, examples: FlatExamples, nodes: Nodes) -> Estimate:
         """Return log E_q[p] and its slopes, through the complement of a nearly certain target."""
-        formula: Any
         density, y, mean, _ = examples
         if has(density, Binary):
-            formula = density
             likely = (2 * y - 1) * mean > 0
-            unlikely = torch.where(likely, formula.complement(y), y)
+            unlikely = torch.where(likely, cast(Binary, density).complement(y), y)
             estimate = self._integrate(examples._replace(y=unlikely), nodes)
             return estimate.complement().where(likely, estimate)
         if has(density, NearlyCertain):
-            formula = density
-            doubt = formula.doubt(y, mean)
+            doubt = cast(NearlyCertain, density).doubt(y, mean)
             if recording() or bool((doubt[0] < _CERTAIN_BELOW).any()):
                 return self._integrate(examples, nodes, doubt)
         return self._integrate(examples, nodes)
@@ -189,7 +186,8 @@ class TrapezoidSums(Integrator):
         certain: bool,
     ) -> Slopes:
         """Return `_sum_nodes`, of examples together that need about the same number of nodes."""
-        (peak, drop, needed), y = layout, rows[0]
+        peak, drop, needed = layout
+        y = rows[0]
         dense = None
         if nodes.number == "auto" and fixed_sizes.get() is None and self.bends_at_zero:
             numbers = _dense_needed(rows, peak, drop)
@@ -274,13 +272,15 @@ def _sum_nodes(
     if dense:
         left, right = _dense_ends(rows)
         t = torch.addcmul(left, table[0, :, None], right - left)
-        f, share = math.pi * torch.sinh(t), (math.pi * (right - left) / scale) * torch.cosh(t)
+        f = math.pi * torch.sinh(t)
+        share = (math.pi * (right - left) / scale) * torch.cosh(t)
         delta = f - mean
     else:
         delta = torch.addcmul(origin, table[0, :, None], scale)
         f = mean + delta
     square = delta * delta
     kernel, first, second = density.derivatives(y, f)
+    # q·p up to a constant: exp(ℓ − δ²/(2v) − h(δ̂)).
     mass = torch.addcmul(kernel, square, spread).sub_(height).exp_()
     if dense:
         mass.mul_(share)
@@ -293,6 +293,7 @@ def _sum_nodes(
     if certain:
         doubt = torch.expm1(kernel).mul_(square.mul_(spread).exp_())
         sums.append(weights @ (doubt.mul_(share) if dense else doubt))
+    # g = (1−w)·ℓ′ + w·δ/v.
     slope = (rest * first).addcmul_(pull, delta)
     sums += [weights @ mass.mul_(slope), weights @ mass.mul_(slope)]
     return torch.stack(sums), *parameters
@@ -304,17 +305,16 @@ def _total(
     columns: Slopes,
     certain: Bool[Tensor, " n"] | None,
 ) -> Estimate:
-    """Return log Σ_k q·p, or log(1 − E_q[1 − p]) where certain, and its slopes, given the sums.
-
-    The slopes average g and ½(g² − w²/v + (1−w)²ℓ″).
-    """
+    """Return log Σ_k q·p, or log(1 − E_q[1 − p]) where certain, and its slopes, given the sums."""
     density, y, mean, variance = examples
-    (total, bent, *more, slope, square), parameters = columns[0], columns[1:]
+    total, bent, *more, slope, square = columns[0]
+    parameters = columns[1:]
     scale, height, _, pull, rest = rows[3:]
     scale = (2 * math.pi * variance).rsqrt_().mul_(scale)
     value = torch.log(total * scale).add_(height)
     if certain is not None:
         value = torch.where(certain, torch.log1p(more.pop() * scale), value)
+    # ∂_μ = E_q̃[g] and ∂_v = ½E_q̃[g² − w²/v + (1−w)²·ℓ″].
     slope = slope / total
     square = torch.addcmul(square, rest * rest, bent).div_(total)
     by_variance = square.addcmul_(pull * pull, variance, value=-1).mul_(0.5)

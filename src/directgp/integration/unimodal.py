@@ -24,13 +24,13 @@ _SCANNED = 24
 
 _MAX_STEPS = 60
 _SHORT = 0.1
-"""Largest step, as a share of the width of a peak, from one that is found."""
+"""The search for a peak ends at steps below this share of its width."""
 
 _HALVINGS = 7
 """Steps in which the ends of the support are found."""
 
 _NEAREST = 0.3
-"""Part of the length of a Gaussian peak of the smallest width from which they are searched."""
+"""The search for the ends starts at this share of the length of the narrowest Gaussian peak."""
 
 
 def one_peak(examples: FlatExamples) -> OnePeak:
@@ -44,31 +44,43 @@ def one_peak(examples: FlatExamples) -> OnePeak:
     return cast(OnePeak, density)
 
 
+def _peak_of_density(examples: FlatExamples) -> Row:
+    """Return δ at the peak of p, or 0 where that is infinite."""
+    end = one_peak(examples).argmax(examples.y) - examples.mean
+    return torch.where(end.isinf(), 0.0, end)
+
+
 class Peaks(NamedTuple):
     """Local maxima of q̃, found from μ and from the peak of p; they may coincide."""
 
     delta: Pair
+    """δ̂ of either peak, relative to the mean of q."""
+
     height: Pair
+    """h(δ̂)."""
+
     width: Pair
+    """Standard deviation of the Gaussian that fits the peak."""
+
     end: Row
     """δ at the peak of p, or 0 where that is infinite."""
 
 
 def find_peaks(examples: FlatExamples) -> Peaks:
-    """Take some steps of Newton's method from either end of the interval from μ to the peak of p.
+    """Find the peaks of q̃ by Newton's method from μ and from the peak of p, in a few steps.
 
     With r the distance to the peak of p, ℓ′/r ≥ 0 in place of −ℓ″ gives the steps of EM for a
-    scale mixture of Gaussians. They never leave the interval, and serve where Newton's step would.
-    A peak that is not quite found costs accuracy only: nodes may lie anywhere.
+    scale mixture of Gaussians. They never leave the interval between the two starts, and replace
+    Newton's steps that would. A peak found roughly costs accuracy only: nodes may lie anywhere.
     """
     likelihood, y, mean, variance = examples
-    end = one_peak(examples).argmax(y) - mean
-    end = torch.where(end.isinf(), 0.0, end)
+    end = _peak_of_density(examples)
     precision = 1 / variance
     delta = torch.stack([torch.zeros_like(end), end])
     for _ in range(_PEAK_STEPS):
         _, first, second = likelihood.derivatives(y, mean + delta)
-        slope, rest = first - delta * precision, end - delta
+        slope = first - delta * precision
+        rest = end - delta
         bend = precision - second
         newton = delta + slope / bend
         inside = (bend > 0) & (newton * (end - newton) >= 0)
@@ -81,14 +93,13 @@ def find_peaks(examples: FlatExamples) -> Peaks:
 
 
 def settled_peaks(examples: FlatExamples) -> Peaks:
-    """Return the same, each found to a tenth of its width.
+    """Find the peaks of q̃ to a tenth of their widths, by Newton's steps or halving.
 
     Of points between the mean of q and the peak of p, the first and the last that are higher than
-    their neighbours have a peak next to them. It is found by Newton's steps, or halving.
+    their neighbours have a peak next to them.
     """
     likelihood, y, mean, variance = examples
-    end = one_peak(examples).argmax(y) - mean
-    end = torch.where(end.isinf(), 0.0, end)
+    end = _peak_of_density(examples)
     precision = 1 / variance
     share = torch.arange(_SCANNED + 1, dtype=mean.dtype, device=mean.device)[:, None] / _SCANNED
     grid = share * end
@@ -99,16 +110,19 @@ def settled_peaks(examples: FlatExamples) -> Peaks:
     place = torch.stack([first, last])
     delta = grid.gather(0, place)
     sides = [grid.gather(0, (place + by).clamp(0, _SCANNED)) for by in (-1, 1)]
-    lower, upper = torch.minimum(*sides), torch.maximum(*sides)
+    lower = torch.minimum(*sides)
+    upper = torch.maximum(*sides)
     for _ in range(_MAX_STEPS):
         value, slope, second = likelihood.derivatives(y, mean + delta)
-        slope, bend = slope - delta * precision, precision - second
+        slope = slope - delta * precision
+        bend = precision - second
         width = torch.maximum(bend, _FLATTEST * precision).rsqrt()
         moving = (slope.abs() * width > _SHORT) | (bend <= 0)
         moving &= (upper - lower) > _SHORT * width
         if not bool(moving.any()):
             break
-        lower, upper = torch.where(slope > 0, delta, lower), torch.where(slope < 0, delta, upper)
+        lower = torch.where(slope > 0, delta, lower)
+        upper = torch.where(slope < 0, delta, upper)
         newton = delta + slope / bend
         inside = (bend > 0) & (newton > lower) & (newton < upper)
         proposal = torch.where(inside, newton, 0.5 * (lower + upper))
@@ -123,8 +137,10 @@ def find_ends(examples: FlatExamples, peaks: Peaks, drop: Row) -> Pair:
     Left of both means, of q and of the peak of p, h falls as fast as log q and more; right of both,
     too. So the distance from the outermost peak that matters has bounds; its logarithm is halved.
     """
-    (likelihood, y, mean, variance), end = examples, peaks.end
-    top, reach = peaks.height.amax(0), torch.sqrt(2 * drop)
+    likelihood, y, mean, variance = examples
+    end = peaks.end
+    top = peaks.height.amax(0)
+    reach = torch.sqrt(2 * drop)
     matters = peaks.height > top - drop
     best = peaks.delta.gather(0, peaks.height.argmax(0, keepdim=True))
     inner = torch.where(matters, peaks.delta, best)
@@ -138,5 +154,6 @@ def find_ends(examples: FlatExamples, peaks: Peaks, drop: Row) -> Pair:
         delta = torch.addcmul(inner, side, distance)
         value = likelihood.log_kernel(y, mean + delta)
         high = torch.addcmul(value, delta * delta, -0.5 / variance) > top - drop
-        near, far = torch.where(high, distance, near), torch.where(high, far, distance)
+        near = torch.where(high, distance, near)
+        far = torch.where(high, far, distance)
     return torch.addcmul(inner, side, far)

@@ -39,7 +39,7 @@ class Likelihood(nn.Module, ABC):
     With P = `num_latent` > 1, f has shape (..., P, n) and y (..., n); `derivatives` returns the
     value of shape (..., n), and ∂ℓ/∂f_p and ∂²ℓ/∂f_p² of shape (..., P, n).
 
-    What else a family knows are its parts, `integration`, `rows` and `units`, and methods that
+    A family also has three parts, `integration`, `rows` and `units`, and may have methods that
     `directgp.likelihoods.capabilities` and `directgp.likelihoods.starts` name.
     """
 
@@ -167,11 +167,11 @@ class Likelihood(nn.Module, ABC):
         return self.rows.given(self, values)
 
     def for_rows(self: SomeLikelihood, index: Int[Tensor, " r"]) -> SomeLikelihood:
-        """Return this likelihood for some rows of the data, sharing its parameters."""
+        """Return this likelihood for these rows of the data, sharing its parameters."""
         return self.rows.subset(self, index)
 
     def take(self: SomeLikelihood, index: Tensor | torch.Size) -> SomeLikelihood:
-        """Return this likelihood for some of the examples, sharing its parameters.
+        """Return this likelihood for the examples of an index, sharing its parameters.
 
         A boolean mask over (..., n) selects and flattens, and that shape flattens; integers index
         flat examples.
@@ -196,7 +196,7 @@ class Likelihood(nn.Module, ABC):
         # `parameters()` is slow.
         flat: Iterable[Tensor | None] = (*self._parameters.values(), *self._buffers.values())
         constants = (*self.parameters(), *self.buffers()) if self._modules else flat
-        return [each for each in constants if each is not None and each.requires_grad]
+        return [value for value in constants if value is not None and value.requires_grad]
 
     def _positive(self, raw: Tensor) -> Tensor:
         """Return log(1 + e^ρ), the positive value of a raw parameter ρ, for the examples taken."""

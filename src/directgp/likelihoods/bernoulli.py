@@ -97,7 +97,8 @@ class Probit(Bernoulli):
 
     def log_predictive_slopes(self, y: Values, mean: Values, variance: Values) -> Slopes:
         """With r = 1/√(1+v), s = 2y − 1 and z = sμr: log Φ(z), sλ(z)r and −½zλ(z)r²."""
-        sign, scale = _sign(y), (1 + variance).rsqrt_()
+        sign = _sign(y)
+        scale = (1 + variance).rsqrt_()
         z = (sign * mean).mul_(scale)
         value, slope = log_ndtr_and_slope(z)
         slope.mul_(scale)
@@ -126,7 +127,9 @@ class Probit(Bernoulli):
         With f + ε = μ + z, ε ~ N(0, 1): the label means that (2y−1)(μ + z) > 0, so z ~ N(0, 1+v)
         truncated to that side, and f − μ given z ~ N(vz/(1+v), v/(1+v)).
         """
-        scale, shrink, sign = torch.sqrt(1 + variance), variance / (1 + variance), _sign(y)
+        scale = torch.sqrt(1 + variance)
+        shrink = variance / (1 + variance)
+        sign = _sign(y)
         lower = (-sign * mean / scale).expand(num_samples, *mean.shape)
         z = sign * scale * sample_above(lower, generator)
         return shrink * z + torch.sqrt(shrink) * standard_normal(num_samples, mean, generator)

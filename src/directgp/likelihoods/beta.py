@@ -81,7 +81,8 @@ class Beta(UnimodalInF):
     def from_targets(cls, y: Float[Tensor, " n"], unit: float = 1.0, offset: float = 0.0) -> "Beta":
         """φ as if a tenth of the variance of the proportions were noise."""
         t = y.double() * unit + offset
-        mean, spread = float(t.mean()), 0.1 * max(float(t.var(correction=0)), 1e-9)
+        mean = float(t.mean())
+        spread = 0.1 * max(float(t.var(correction=0)), 1e-9)
         precision = mean * (1 - mean) / spread - 1
         return cls(min(max(precision, 1.0), 1e4), unit, offset)
 
@@ -126,13 +127,15 @@ class Beta(UnimodalInF):
     @override
     def log_kernel(self, y: Values, f: Values) -> Values:
         precision = self.precision
-        a, b = precision * torch.sigmoid(f), precision * torch.sigmoid(-f)
+        a = precision * torch.sigmoid(f)
+        b = precision * torch.sigmoid(-f)
         ends = logsigmoid(f) + logsigmoid(-f) - log_gamma(1 + a) - log_gamma(1 + b)
         return a * self.to_line(y) + ends
 
     @override
     def log_base(self, y: Values) -> Values:
-        t, precision = self.units.original(y), self.precision
+        t = self.units.original(y)
+        precision = self.precision
         free = torch.lgamma(precision) + 2 * torch.log(precision) + math.log(abs(self.units.unit))
         return free + (precision - 1) * torch.log1p(-t) - torch.log(t)
 
@@ -154,14 +157,18 @@ class Beta(UnimodalInF):
 
     def _pull(self, y: Values, f: Values) -> tuple[Values, Values, Values, tuple[Values, Values]]:
         """m, 1 − m, L − ψ(1+a) + ψ(1+b), and a and b."""
-        m, rest = torch.sigmoid(f), torch.sigmoid(-f)
-        a, b = self.precision * m, self.precision * rest
+        m = torch.sigmoid(f)
+        rest = torch.sigmoid(-f)
+        a = self.precision * m
+        b = self.precision * rest
         return m, rest, self.to_line(y) - torch.digamma(1 + a) + torch.digamma(1 + b), (a, b)
 
     def parameter_slopes(self, y: Values, f: Values) -> Slopes:
         """ψ(1+φ) + 1/φ + m(log t − ψ(1+a)) + (1−m)(log(1−t) − ψ(1+b)) in φ."""
-        t, precision = self.units.original(y), self.precision
-        m, rest = torch.sigmoid(f), torch.sigmoid(-f)
+        t = self.units.original(y)
+        precision = self.precision
+        m = torch.sigmoid(f)
+        rest = torch.sigmoid(-f)
         free = torch.digamma(1 + precision) + 1 / precision
         low = torch.log(t) - torch.digamma(1 + precision * m)
         high = torch.log1p(-t) - torch.digamma(1 + precision * rest)
@@ -174,18 +181,22 @@ class Beta(UnimodalInF):
         Newton's method for the asinh of both sides, inside a bracket from 0 to L.
         """
         target, precision = torch.broadcast_tensors(self.to_line(y), self.precision)
-        lower, upper = target.clamp(max=0.0), target.clamp(min=0.0)
+        lower = target.clamp(max=0.0)
+        upper = target.clamp(min=0.0)
         f = target / (1 + 1 / precision)
         for _ in range(_MAX_STEPS):
-            m, rest = torch.sigmoid(f), torch.sigmoid(-f)
-            a, b = precision * m, precision * rest
+            m = torch.sigmoid(f)
+            rest = torch.sigmoid(-f)
+            a = precision * m
+            b = precision * rest
             # ψ(a) = ψ(1 + a) − 1/a.
             here = torch.digamma(1 + a) - torch.digamma(1 + b) + (1 / b - 1 / a)
             ends = trigamma(1 + a) + trigamma(1 + b)
             slope = a * rest * ends + rest / a + m / b
             excess = torch.asinh(here) - torch.asinh(target)
             step = excess * torch.sqrt(1 + here * here) / slope
-            lower, upper = torch.where(excess < 0, f, lower), torch.where(excess > 0, f, upper)
+            lower = torch.where(excess < 0, f, lower)
+            upper = torch.where(excess > 0, f, upper)
             proposal = f - step
             inside = (proposal >= lower) & (proposal <= upper)
             f = torch.where(inside, proposal, 0.5 * (lower + upper))
@@ -205,7 +216,8 @@ class Beta(UnimodalInF):
 
     def cdf(self, y: Values, f: Values) -> Values:
         """I(t; φm, φ(1−m)), the regularised incomplete beta function."""
-        a, b = self.precision * torch.sigmoid(f), self.precision * torch.sigmoid(-f)
+        a = self.precision * torch.sigmoid(f)
+        b = self.precision * torch.sigmoid(-f)
         t = self.units.original(y).clamp(0.0, 1.0)
         return self.units.ordered(by_scipy(betainc, a, b, t.expand(a.shape)))
 

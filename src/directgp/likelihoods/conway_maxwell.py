@@ -129,7 +129,8 @@ class ConwayMaxwellPoisson(CountLikelihood):
 
     def _cumulants(self, f: Values) -> Cumulants:
         """Return L and its derivatives at f plus the log exposure, with a graph if needed."""
-        z, nu = self._plus_log_exposure(f), self.nu
+        z = self._plus_log_exposure(f)
+        nu = self.nu
         if torch.is_grad_enabled() and (z.requires_grad or nu.requires_grad):
             return sum_or_expansion(z, nu)
         return Cumulants(*for_each_nu(cumulants_at, z, nu.detach()))
@@ -193,7 +194,8 @@ class ConwayMaxwellPoisson(CountLikelihood):
         for _ in range(100):
             _, first, second = self._cumulants(z - shift)
             excess = torch.log(first / (nu * target))
-            low, high = torch.where(excess < 0, z, low), torch.where(excess > 0, z, high)
+            low = torch.where(excess < 0, z, low)
+            high = torch.where(excess > 0, z, high)
             step = excess * first / second
             moved = z - step
             inside = (moved >= low) & (moved <= high)
@@ -211,7 +213,8 @@ class ConwayMaxwellPoisson(CountLikelihood):
     def cdf(self, y: Values, f: Values) -> Values:
         z = self._plus_log_exposure(f)
         y, z, nu = torch.broadcast_tensors(y.to(z), z, self.nu.to(z))
-        value, log_z = torch.empty_like(z), self._cumulants(f).value.expand(z.shape)
+        value = torch.empty_like(z)
+        log_z = self._cumulants(f).value.expand(z.shape)
         few = (y <= _FEW) & (log_z < _LARGEST_LOG)
         narrow = torch.exp(0.5 * z) * nu.rsqrt() < _WIDEST
         if bool(few.any()):
@@ -227,14 +230,14 @@ class ConwayMaxwellPoisson(CountLikelihood):
         z = self._plus_log_exposure(torch.as_tensor(f).to(self.raw_dispersion.device))
         nu = self.nu.double().expand(z.shape)
         spread = torch.sqrt(self.conditional_variance(torch.as_tensor(f).to(z))).cpu().numpy()
-        # Beyond, a normal variable, which is far narrower than its distance from 0.
+        # A wide count is drawn as a normal variable, far narrower than its distance from 0.
         drawn = np.floor(mean + spread * random.standard_normal(f.shape) + 0.5)
         share = torch.as_tensor(random.random_sample(f.shape)).to(z)
         narrow = torch.exp(0.5 * z) * nu.rsqrt() < _WIDEST
         if bool(narrow.any()):
-            parts = zip(*(each[narrow].split(_ROWS) for each in (z, nu, share)), strict=True)
-            found = torch.cat([_inverse(*part) for part in parts])
-            drawn[narrow.cpu().numpy()] = found.cpu().numpy()
+            blocks = zip(*(column[narrow].split(_ROWS) for column in (z, nu, share)), strict=True)
+            counts = torch.cat([_inverse(*block) for block in blocks])
+            drawn[narrow.cpu().numpy()] = counts.cpu().numpy()
         return np.asarray(np.maximum(drawn, 0.0))
 
 
@@ -246,7 +249,8 @@ def _recurrent_cdf(y: Values, z: Values, nu: Values, log_z: Values) -> Values:
     """Sum the probabilities of 0, 1, …, y, each from the one before it."""
     one = nu.reshape(-1)[0]
     power = float(one) if bool((nu == one).all()) else nu
-    x, term = torch.exp(power * z), torch.exp(-log_z)
+    x = torch.exp(power * z)
+    term = torch.exp(-log_z)
     total = term.clone()
     for k in range(1, int(y.max()) + 1):
         term.mul_(x).mul_(k**-power)
@@ -256,12 +260,11 @@ def _recurrent_cdf(y: Values, z: Values, nu: Values, log_z: Values) -> Values:
 
 def _summed_cdf(y: Values, z: Values, nu: Values) -> Values:
     """Sum the terms around the mode up to y, over all of them."""
-    parts = zip(*(each.split(_ROWS) for each in (y, z, nu)), strict=True)
-    found = []
-    for count, f, power in parts:
+    parts = []
+    for count, f, power in zip(*(column.split(_ROWS) for column in (y, z, nu)), strict=True):
         offset, terms, mode = terms_around_mode(f, power, _window(f, power))
-        found.append((terms * (offset <= count - mode)).sum(0) / terms.sum(0))
-    return torch.cat(found)
+        parts.append((terms * (offset <= count - mode)).sum(0) / terms.sum(0))
+    return torch.cat(parts)
 
 
 def _inverse(z: Values, nu: Values, share: Values) -> Values:
@@ -282,7 +285,10 @@ def _window(z: Values, nu: Values) -> int:
 
 
 _NODES = 64
+"""Gauss–Legendre nodes on either side of y."""
+
 _REACH = 9.5
+"""Standard deviations of a count from its mode at which the integral ends."""
 
 
 def _integrated_cdf(y: Values, z: Values, nu: Values) -> Values:
@@ -290,11 +296,12 @@ def _integrated_cdf(y: Values, z: Values, nu: Values) -> Values:
 
     Σ_{k ≤ y} g(k) = ∫^y g + g(y)/2 + g′(y)/12 up to the third derivative, of order 1e-10 here.
     """
-    mode, spread = torch.exp(z), torch.exp(0.5 * z) * nu.rsqrt()
+    mode = torch.exp(z)
+    spread = torch.exp(0.5 * z) * nu.rsqrt()
     end = _REACH * spread
     cut = torch.minimum(torch.maximum(y - mode, -end), end)
     x, weights = (
-        torch.as_tensor(each).to(z)[:, None] for each in np.polynomial.legendre.leggauss(_NODES)
+        torch.as_tensor(column).to(z)[:, None] for column in np.polynomial.legendre.leggauss(_NODES)
     )
 
     def density(offset: Values) -> Values:

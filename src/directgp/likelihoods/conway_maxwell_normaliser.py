@@ -78,9 +78,9 @@ Coefficients = Sequence[float | Tensor]
 def _coefficients(nu: Any) -> tuple[list[Any], list[Any]]:
     """Return d_k and ν times their derivatives in ν, for a number or a tensor ν."""
     powers = [nu ** (2 * j) for j in range(len(_EXPANSION))]
-    own = [sum(c * powers[j] for j, c in enumerate(row)) for row in _EXPANSION]
+    values = [sum(c * powers[j] for j, c in enumerate(row)) for row in _EXPANSION]
     slopes = [sum(2 * j * c * powers[j] for j, c in enumerate(row)) for row in _EXPANSION]
-    return own, slopes
+    return values, slopes
 
 
 def _polynomial(coefficients: Coefficients, s: Values) -> Values:
@@ -93,22 +93,25 @@ def _polynomial(coefficients: Coefficients, s: Values) -> Values:
 
 def expanded(f: Values, nu: Values) -> Cumulants:
     """Compute L by its expansion, for f of at least `_largest_summed`; differentiable."""
-    rate, d = nu * torch.exp(f), _coefficients(nu)[0]
-    s, excess = rate.reciprocal(), 0.5 * (nu - 1)
+    rate = nu * torch.exp(f)
+    d = _coefficients(nu)[0]
+    s = rate.reciprocal()
+    excess = 0.5 * (nu - 1)
+    # ∂_f s^k = −k s^k.
     return Cumulants(
         rate - excess * (f + _LOG_2PI) - 0.5 * torch.log(nu) + _polynomial(d, s),
-        rate - excess + _polynomial([-k * each for k, each in enumerate(d, 1)], s),
-        rate + _polynomial([k * k * each for k, each in enumerate(d, 1)], s),
+        rate - excess + _polynomial([-k * c for k, c in enumerate(d, 1)], s),
+        rate + _polynomial([k * k * c for k, c in enumerate(d, 1)], s),
     )
 
 
 def _expanded_slope(f: Values, nu: float) -> Values:
     """Compute the derivative of the expansion in ν."""
-    rate, (d, slopes) = torch.exp(f), _coefficients(nu)
-    both = [
-        (slope - k * each) / nu for k, (each, slope) in enumerate(zip(d, slopes, strict=True), 1)
-    ]
-    return rate - 0.5 * (f + _LOG_2PI) - 0.5 / nu + _polynomial(both, (nu * rate).reciprocal())
+    rate = torch.exp(f)
+    pairs = zip(*_coefficients(nu), strict=True)
+    # ∂_ν (d_k s^k) = (d_k′ − k·d_k/ν) s^k.
+    slopes = [(slope - k * d) / nu for k, (d, slope) in enumerate(pairs, 1)]
+    return rate - 0.5 * (f + _LOG_2PI) - 0.5 / nu + _polynomial(slopes, (nu * rate).reciprocal())
 
 
 def terms_around_mode(f: Values, nu: Values, half: int) -> tuple[Tensor, Tensor, Tensor]:
@@ -142,12 +145,16 @@ def summed(f: Values, nu: Values, half: int) -> Cumulants:
 # L are its integrals. Below, where x = e^{νf} is small, L is a power series in x.
 
 _SMALL = 0.05
+"""Largest x of the power series."""
+
 _SERIES = 14
-"""Largest x of the power series, and its number of terms."""
+"""Number of terms of the power series."""
 
 _ORDER = 7
+"""Degree of the polynomials."""
+
 _PIECES_PER_STRIP = 16
-"""Degree of the polynomials, and the number of pieces in the distance of the nearest zero of Z."""
+"""Number of pieces in the distance of the nearest zero of Z."""
 
 _LARGEST_TABLED = 64.0
 """Largest ν with a table: zeros of Z come near, but few terms are left of the sum."""
@@ -162,14 +169,22 @@ class Table(NamedTuple):
     """Polynomials for one ν."""
 
     start: float
+    """The smallest f of the table."""
+
     end: float
+    """The largest f of the table."""
+
     step: float
+    """The length h of a piece."""
+
     middle: Float[Tensor, "2 p"]
-    """L and ½hL′ in the middle of each piece, of length h."""
+    """L and ½hL′ in the middle of each piece."""
 
     bend: Float[Tensor, "c p"]
+    """Coefficients of V in u = 2(f − middle)/h."""
+
     by_nu: Float[Tensor, "c p"]
-    """Coefficients of V and of the slope of L in ν, in u = 2(f − middle)/h."""
+    """Coefficients of the slope of L in ν, in u."""
 
     series: Float[Tensor, "4 k"]
     """Coefficients of Σ_k x^{k−1}/(k!)^ν times 1, k, k² and log k!, from k = 1 on."""
@@ -188,7 +203,8 @@ class Table(NamedTuple):
 @lru_cache(maxsize=16)
 def table_of(nu: float) -> Table:
     """Return the table for this ν; not to be written to."""
-    start, end = math.log(_SMALL) / nu, _largest_summed(nu)
+    start = math.log(_SMALL) / nu
+    end = _largest_summed(nu)
     number = math.ceil((end - start) * _PIECES_PER_STRIP / nearest_zero(nu))
     step = (end - start) / number
     u = np.cos(math.pi * (np.arange(_ORDER + 1) + 0.5) / (_ORDER + 1))
@@ -197,14 +213,21 @@ def table_of(nu: float) -> Table:
     value, first, second, by_nu = _moments(points.reshape(-1), nu).reshape(4, *points.shape)
     inverse = torch.as_tensor(np.linalg.inv(np.vander(u, increasing=True)))
     k = torch.arange(1, _SERIES + 1, dtype=torch.float64)
-    logs, d = log_factorial(k), _coefficients(nu)[0]
+    logs = log_factorial(k)
+    d = _coefficients(nu)[0]
     return Table(
-        *(start, end, step),
-        torch.stack([value[0], 0.5 * step * first[0]]),
-        inverse @ second[1:],
-        inverse @ by_nu[1:],
-        torch.exp(-nu * logs) * torch.stack([torch.ones_like(k), k, k * k, logs]),
-        (d, [-k * c for k, c in enumerate(d, 1)], [k * k * c for k, c in enumerate(d, 1)]),
+        start=start,
+        end=end,
+        step=step,
+        middle=torch.stack([value[0], 0.5 * step * first[0]]),
+        bend=inverse @ second[1:],
+        by_nu=inverse @ by_nu[1:],
+        series=torch.exp(-nu * logs) * torch.stack([torch.ones_like(k), k, k * k, logs]),
+        expansion=(
+            d,
+            [-k * c for k, c in enumerate(d, 1)],
+            [k * k * c for k, c in enumerate(d, 1)],
+        ),
     )
 
 
@@ -229,11 +252,14 @@ def _moments(f: Float[Tensor, " r"], nu: float) -> Float[Tensor, "4 r"]:
 
 def tabled(f: Values, nu: float) -> Cumulants:
     """Compute L and its derivatives in f from the table of ν, without a graph."""
-    table, flat = table_of(nu), f.reshape(-1)
+    table = table_of(nu)
+    flat = f.reshape(-1)
     piece, u = table.place(flat)
-    bend, middle = table.bend.to(f.device), table.middle.to(f.device)
+    bend = table.bend.to(f.device)
+    middle = table.middle.to(f.device)
     at = bend[_ORDER].index_select(0, piece)
-    second, first = at, at * (1 / (_ORDER + 1))
+    second = at
+    first = at * (1 / (_ORDER + 1))
     value = at * (1 / ((_ORDER + 1) * (_ORDER + 2)))
     for j in range(_ORDER - 1, -1, -1):
         at = bend[j].index_select(0, piece)
@@ -244,34 +270,39 @@ def tabled(f: Values, nu: float) -> Cumulants:
     slope = middle[1].index_select(0, piece)
     value.mul_(half * half).mul_(u).add_(slope).mul_(u).add_(middle[0].index_select(0, piece))
     first.mul_(u).mul_(half).add_(slope, alpha=1 / half)
-    found = Cumulants(value, first, second)
-    low, high = flat < table.start, flat > table.end
+    cumulants = Cumulants(value, first, second)
+    low = flat < table.start
+    high = flat > table.end
     for outside, compute in ((low, _power_series), (high, _expansion)):
         if bool(outside.any()):
-            for column, values in zip(found, compute(flat[outside], nu), strict=True):
+            for column, values in zip(cumulants, compute(flat[outside], nu), strict=True):
                 column[outside] = values
-    return Cumulants(*(column.reshape(f.shape) for column in found))
+    return Cumulants(*(column.reshape(f.shape) for column in cumulants))
 
 
 def tabled_slope(f: Values, nu: float) -> Values:
     """Compute the derivative of L in ν from the table of ν, without a graph."""
-    table, flat = table_of(nu), f.reshape(-1)
+    table = table_of(nu)
+    flat = f.reshape(-1)
     piece, u = table.place(flat)
     by_nu = table.by_nu.to(f.device)
-    found = by_nu[_ORDER].index_select(0, piece)
+    slope = by_nu[_ORDER].index_select(0, piece)
     for j in range(_ORDER - 1, -1, -1):
-        found.mul_(u).add_(by_nu[j].index_select(0, piece))
-    low, high = flat < table.start, flat > table.end
+        slope.mul_(u).add_(by_nu[j].index_select(0, piece))
+    low = flat < table.start
+    high = flat > table.end
     for outside, compute in ((low, _power_series_slope), (high, _expanded_slope)):
         if bool(outside.any()):
-            found[outside] = compute(flat[outside], nu)
-    return found.reshape(f.shape)
+            slope[outside] = compute(flat[outside], nu)
+    return slope.reshape(f.shape)
 
 
 def _expansion(f: Values, nu: float) -> Cumulants:
     """Compute `expanded` for one ν, without a graph."""
     rate = torch.exp(f).mul_(nu)
-    s, excess, rows = rate.reciprocal(), 0.5 * (nu - 1), table_of(nu).expansion
+    s = rate.reciprocal()
+    excess = 0.5 * (nu - 1)
+    rows = table_of(nu).expansion
     sums = []
     for row in rows:
         value = torch.full_like(s, row[-1]).mul_(s)
@@ -288,8 +319,8 @@ def _power_sums(f: Values, nu: float) -> tuple[Values, ...]:
     x = torch.exp(nu * f)
     sums = [torch.zeros_like(x) for _ in range(4)]
     for column in table_of(nu).series.T.flip(0).tolist():
-        sums = [each * x + at for each, at in zip(sums, column, strict=True)]
-    return tuple(x * each for each in sums)
+        sums = [total * x + term for total, term in zip(sums, column, strict=True)]
+    return tuple(x * total for total in sums)
 
 
 def _power_series(f: Values, nu: float) -> Cumulants:
@@ -313,8 +344,8 @@ def for_each_nu(
     z, nu = torch.broadcast_tensors(z, nu)
     parts = [(nu == one, compute(z[nu == one], one)) for one in torch.unique(nu).tolist()]
     columns = [torch.empty_like(z) for _ in parts[0][1]]
-    for mask, found in parts:
-        for column, values in zip(columns, found, strict=True):
+    for mask, results in parts:
+        for column, values in zip(columns, results, strict=True):
             column[mask] = values
     return columns
 
@@ -336,14 +367,14 @@ def slope_at(z: Values, nu: float) -> list[Values]:
 
 def sum_or_expansion(z: Values, nu: Values) -> Cumulants:
     """Compute L by the sum or the expansion, whichever is right, at every f; differentiable."""
-    all_nu = nu.detach().reshape(-1)
-    unique = torch.unique(all_nu).tolist()
+    unique = torch.unique(nu.detach()).tolist()
     border = nu.detach().clone()
     for one in unique:
         border[border == one] = _largest_summed(one)
     half = max(map(_half_window, unique))
     large = z > border
     # Arguments of the formula that is not taken must give finite gradients, too.
-    low, high = torch.where(large, border, z), torch.where(large, z, border)
+    low = torch.where(large, border, z)
+    high = torch.where(large, z, border)
     pairs = zip(expanded(high, nu), summed(low, nu, half), strict=True)
-    return Cumulants(*(torch.where(large, one, other) for one, other in pairs))
+    return Cumulants(*(torch.where(large, series, total) for series, total in pairs))

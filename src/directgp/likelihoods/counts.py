@@ -194,7 +194,9 @@ class PoissonCounts(CountLikelihood):
 
     def log_arrival(self, y: Values, delta: Values) -> Derivatives:
         """Return the log density of the arrival, as `Arrivals` says."""
-        events, growth, x = y + 1, torch.expm1(delta), delta
+        events = y + 1
+        growth = torch.expm1(delta)
+        x = delta
         # e^x − 1 − x, by series where the difference cancels.
         series = 0.5 * x**2 * (1 + x / 3 * (1 + x / 4 * (1 + x / 5 * (1 + x / 6))))
         excess = torch.where(x.abs() < 0.01, series, growth - x)
@@ -227,7 +229,7 @@ class PoissonExp(ExponentialRate, PoissonCounts):
         return y * log_mean - torch.exp(log_mean + 0.5 * variance) + self.log_base(y)
 
     def expected_log_prob_slopes(self, y: Values, mean: Values, variance: Values) -> Slopes:
-        """The same, y − λ̄ and −λ̄/2 with λ̄ = e·exp(μ + v/2)."""
+        """`expected_log_prob`, y − λ̄ and −λ̄/2 with λ̄ = e·exp(μ + v/2)."""
         log_mean = self.log_mean(mean)
         rate = torch.add(log_mean, variance, alpha=0.5).exp_()
         value = (self.log_base(y) - rate).addcmul_(y, log_mean)
@@ -351,7 +353,8 @@ class NegativeBinomial(ExponentialRate):
         cls, y: Float[Tensor, " n"], unit: float = 1.0, offset: float = 0.0
     ) -> "NegativeBinomial":
         """r by moments, variance = mean + mean²/r, as if the rate were constant."""
-        mean, variance = float(y.mean()), float(y.var(correction=0))
+        mean = float(y.mean())
+        variance = float(y.var(correction=0))
         excess = max(variance - mean, 1e-2 * mean, 1e-6)
         return cls(min(max(mean**2 / excess, 0.1), 100.0))
 
@@ -375,7 +378,8 @@ class NegativeBinomial(ExponentialRate):
 
     @override
     def log_base(self, y: Values) -> Values:
-        r, index = self.dispersion, _small_counts(y)
+        r = self.dispersion
+        index = _small_counts(y)
         if index is None or r.numel() > 1:
             return torch.lgamma(y + r) - torch.lgamma(r) - torch.lgamma(y + 1)
         # Γ(y+r)/Γ(r) = r(r+1)…(r+y−1).
@@ -425,9 +429,11 @@ class NegativeBinomial(ExponentialRate):
     @override
     def cdf(self, y: Values, f: Values) -> Values:
         # I(r, y+1; 1−p) = 1 − I(y+1, r; p): the smaller of p = λ/(r+λ) and 1 − p has its digits.
-        (z, r), events = self._log_odds(f), y + 1
+        z, r = self._log_odds(f)
+        events = y + 1
         rare = z < 0
-        first, second = torch.where(rare, events, r), torch.where(rare, r, events)
+        first = torch.where(rare, events, r)
+        second = torch.where(rare, r, events)
         value = by_scipy(betainc, first, second, torch.sigmoid(-z.abs()))
         return torch.where(rare, 1 - value, value)
 
@@ -435,12 +441,15 @@ class NegativeBinomial(ExponentialRate):
         """Return the log density of the arrival, as `Arrivals` says."""
         # With a = y + 1, m = min(a, r) and x = δ, or −δ where a < r, the log density is
         # −m·x − (a + r) log(1 + m/(a + r)·(e^−x − 1)), without cancellation for large a or r.
-        events, r = y + 1, self.dispersion
-        total, smaller = events + r, torch.minimum(events, r)
+        events = y + 1
+        r = self.dispersion
+        total = events + r
+        smaller = torch.minimum(events, r)
         x = torch.where(events < r, -delta, delta)
         value = -smaller * x - total * torch.log1p(smaller / total * torch.expm1(-x))
         z = torch.log(events / r) + delta
-        success, failure = torch.sigmoid(z), torch.sigmoid(-z)
+        success = torch.sigmoid(z)
+        failure = torch.sigmoid(-z)
         return Derivatives(value, events * failure - r * success, -total * success * failure)
 
     def _log_odds(self, f: Values) -> tuple[Values, Values]:

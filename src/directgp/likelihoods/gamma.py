@@ -67,10 +67,8 @@ class Gamma(PositiveTargets):
         cls, y: Float[Tensor, " n"], unit: float = 1.0, offset: float = 0.0
     ) -> "Gamma":
         """A tenth of the variance of log r is noise, of about 1/α."""
-        made = cls(unit=unit, offset=offset)
-        spread = float(made.to_line(y.double()).var(correction=0))
-        made.raw_shape = unconstrained(min(max(10 / max(spread, 1e-9), 0.5), 1e4), "shape of Gamma")
-        return made
+        spread = float(cls(unit=unit, offset=offset).to_line(y.double()).var(correction=0))
+        return cls(min(max(10 / max(spread, 1e-9), 0.5), 1e4), unit, offset)
 
     def floors(self, deviation: float) -> dict[str, float]:
         """Return the smallest allowed value of positive parameters, by name."""
@@ -93,7 +91,8 @@ class Gamma(PositiveTargets):
 
     @override
     def derivatives(self, y: Values, f: Values) -> Derivatives:
-        z, shape = self.to_line(y) - f, self.shape
+        z = self.to_line(y) - f
+        shape = self.shape
         return Derivatives(-shape * exp_excess(z), shape * torch.expm1(z), -shape * torch.exp(z))
 
     def parameter_slopes(self, y: Values, f: Values) -> Slopes:
@@ -117,15 +116,13 @@ class Gamma(PositiveTargets):
 
     def expected_log_prob(self, y: Values, mean: Values, variance: Values) -> Values:
         """`log_base` − α(e^x − 1 − x + v/2) at x = log r − μ + v/2."""
-        shape = self.shape.detach() if self._view.frozen else self.shape
-        return in_float64(_gibbs, _gibbs_and_slopes, self._line(y), mean, variance, shape)
+        line = self.to_line(y.double())
+        return in_float64(_gibbs, _gibbs_and_slopes, line, mean, variance, self.shape)
 
     def expected_log_prob_slopes(self, y: Values, mean: Values, variance: Values) -> Slopes:
-        """The same and its slopes."""
-        return _gibbs_and_slopes(self._line(y), mean, variance, self.shape.detach().double())
-
-    def _line(self, y: Values) -> Values:
-        return self.to_line(y.double())
+        """`expected_log_prob` and its slopes."""
+        line = self.to_line(y.double())
+        return _gibbs_and_slopes(line, mean, variance, self.shape.detach().double())
 
     @override
     def conditional_mean(self, f: Values) -> Values:
@@ -163,8 +160,9 @@ def _gibbs(line: Values, mean: Values, variance: Values, shape: Values) -> Value
 
 
 def _gibbs_and_slopes(line: Values, mean: Values, variance: Values, shape: Values) -> Slopes:
-    """The same, α(e^x − 1), −½αe^x, and log α − ψ(α) − (e^x − 1 − x + v/2) in α."""
+    """`_gibbs`, α(e^x − 1), −½αe^x, and log α − ψ(α) − (e^x − 1 − x + v/2) in α."""
     x = line - mean + 0.5 * variance
-    excess, growth = exp_excess(x) + 0.5 * variance, shape * torch.expm1(x)
+    excess = exp_excess(x) + 0.5 * variance
+    growth = shape * torch.expm1(x)
     value = stirling(shape) - line - shape * excess
     return value, growth, -0.5 * (growth + shape), log_minus_digamma(shape) - excess

@@ -119,13 +119,11 @@ class GaussianNoise(GaussianTruth):
 
     def log_predictive(self, y: Values, mean: Values, variance: Values) -> Values:
         """log N(y; μ, v + σ²)."""
-        noise = self.noise.detach() if self._view.frozen else self.noise
-        return in_float64(_log_predictive, log_predictive_and_slopes, y, mean, variance, noise)
+        return in_float64(_log_predictive, log_predictive_and_slopes, y, mean, variance, self.noise)
 
     def expected_log_prob(self, y: Values, mean: Values, variance: Values) -> Values:
         """log N(y; μ, σ²) − v / (2σ²)."""
-        noise = self.noise.detach() if self._view.frozen else self.noise
-        return in_float64(_gibbs, gibbs_and_slopes, y, mean, variance, noise)
+        return in_float64(_gibbs, gibbs_and_slopes, y, mean, variance, self.noise)
 
     def log_predictive_slopes(self, y: Values, mean: Values, variance: Values) -> Slopes:
         """log N(y; μ, v + σ²) and its slopes."""
@@ -140,7 +138,8 @@ class GaussianNoise(GaussianTruth):
 
         r in place of s·z keeps the digits of the gradient in s where z is large.
         """
-        residual, scale = y - mean, torch.sqrt(variance + self.noise)
+        residual = y - mean
+        scale = torch.sqrt(variance + self.noise)
         z = residual / scale
         density = torch.exp(-0.5 * z * z) / math.sqrt(2 * math.pi)
         flat = 2 * density - 1 / math.sqrt(math.pi)
@@ -241,10 +240,12 @@ class GaussianKnownNoise(GaussianNoise):
     @override
     def noise(self) -> Tensor:
         if not self.rows.present(self):
-            who, remedy = "noise of GaussianKnownNoise", "Give noise=, or predict f without noise."
+            who = "noise of GaussianKnownNoise"
+            remedy = "Give noise=, or predict f without noise."
             refuse(who, "given for each row", "none", remedy)
-        known, extra = self.rows.of(self), self.extra
-        return known if extra is None else known + extra
+        noise = self.rows.of(self)
+        extra = self.extra
+        return noise if extra is None else noise + extra
 
     @override
     def check_targets(self, y: Targets) -> None:
@@ -277,7 +278,8 @@ def _log_predictive(y: Values, mean: Values, variance: Values, noise: Values) ->
 
 def log_predictive_and_slopes(y: Values, mean: Values, variance: Values, noise: Values) -> Slopes:
     """With t = v + σ² and r = y − μ: log N(r; 0, t), r/t, and ½(r²/t² − 1/t) in v and in σ²."""
-    total, residual = variance + noise, y - mean
+    total = variance + noise
+    residual = y - mean
     precision = total.reciprocal()
     pull = residual * precision
     square = total.log_().addcmul_(residual, pull)
@@ -291,7 +293,8 @@ def _gibbs(y: Values, mean: Values, variance: Values, noise: Values) -> Values:
 
 def gibbs_and_slopes(y: Values, mean: Values, variance: Values, noise: Values) -> Slopes:
     """With r = y − μ: −½(log 2πσ² + (r² + v)/σ²), r/σ², −1/(2σ²), and ½((r² + v)/σ⁴ − 1/σ²)."""
-    precision, residual = noise.reciprocal(), y - mean
+    precision = noise.reciprocal()
+    residual = y - mean
     half = -0.5 * precision
     square = torch.addcmul(variance, residual, residual)
     value = torch.addcmul(torch.rsub(noise.log(), _LOG_ROOT, alpha=0.5), square, half)

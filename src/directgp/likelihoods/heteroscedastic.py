@@ -29,11 +29,16 @@ _STRIP = 1.4
 """Im t up to which N(y; μ, v + e^t) stays bounded; π/2 is the limit."""
 
 _SCAN = 64
+"""Points of each grid that narrows the range of t."""
+
 _SCANS = 4
-"""Points of each grid that narrows the range of t, and their number."""
+"""Number of these grids."""
 
 _MAX_NODES = 20_000
+"""Largest number of nodes over the noise."""
+
 _MAX_ROUNDS = 1000
+"""Largest number of proposals for each draw of the noise."""
 
 
 @final
@@ -72,7 +77,8 @@ class HeteroscedasticGaussian(Likelihood):
     @override
     def derivatives(self, y: Values, f: Values) -> Derivatives:
         mean, log_noise = f.unbind(-2)
-        precision, residual = torch.exp(-log_noise), y - mean
+        precision = torch.exp(-log_noise)
+        residual = y - mean
         square = residual.square() * precision
         first = torch.stack([residual * precision, 0.5 * (square - 1)], -2)
         second = torch.stack([-precision, -0.5 * square], -2)
@@ -100,15 +106,18 @@ class HeteroscedasticGaussian(Likelihood):
 
     def expected_log_prob(self, y: Values, mean: Values, variance: Values) -> Values:
         """−½(log 2π + μ_2 + ((y − μ_1)² + v_1)·exp(v_2/2 − μ_2))."""
-        (m, log_noise), (v, spread) = (each.double().unbind(-2) for each in (mean, variance))
+        m, log_noise = mean.double().unbind(-2)
+        v, spread = variance.double().unbind(-2)
         square = (y.double() - m).square() + v
         value = _LOG_TWO_PI + log_noise + square * torch.exp(0.5 * spread - log_noise)
         return (-0.5 * value).to(mean.dtype)
 
     def expected_log_prob_slopes(self, y: Values, mean: Values, variance: Values) -> Slopes:
-        """The same and its slopes."""
-        (m, log_noise), (v, spread) = mean.unbind(-2), variance.unbind(-2)
-        residual, precision = y - m, torch.exp(0.5 * spread - log_noise)
+        """`expected_log_prob` and its slopes."""
+        m, log_noise = mean.unbind(-2)
+        v, spread = variance.unbind(-2)
+        residual = y - m
+        precision = torch.exp(0.5 * spread - log_noise)
         square = (residual.square() + v) * precision
         value = -0.5 * (_LOG_TWO_PI + log_noise + square)
         by_mean = torch.stack([residual * precision, 0.5 * (square - 1)], -2)
@@ -136,20 +145,23 @@ class HeteroscedasticGaussian(Likelihood):
         scale = torch.log((high - low) / number) - 0.5 * (_LOG_TWO_PI + torch.log(spread))
         value = top + torch.log(total) + scale - 0.5 * _LOG_TWO_PI
         precision = 1 / noise
-        share, pull = torch.exp(t) * precision, square * precision
-        slope, bend = 0.5 * share * (pull - 1), 0.5 * share * (1 - share) * (pull - 1)
+        share = torch.exp(t) * precision
+        pull = square * precision
+        slope = 0.5 * share * (pull - 1)
+        bend = 0.5 * share * (1 - share) * (pull - 1)
         bend = bend - 0.5 * share * share * pull
-        # `mixed_slopes` of log_expectations, balanced for a curvature of 1.
+        # `mixed_slopes` of `directgp.integration.slopes`, balanced for a curvature of 1.
         weight = spread / (1 + spread)
         mixed = weight * (t - centre) / spread + (1 - weight) * slope
         square_mixed = mixed * mixed + (1 - weight) ** 2 * bend
-        once, twice = (mass * precision).sum(0), (mass * precision * (pull - 1)).sum(0)
+        once = (mass * precision).sum(0)
+        twice = (mass * precision * (pull - 1)).sum(0)
         by_mean = torch.stack([(y - mean[0]) * once, (mass * mixed).sum(0)])
         last = (mass * square_mixed).sum(0) - weight * weight / spread
         return value, by_mean, torch.stack([0.5 * twice, 0.5 * last])
 
     def integrate_log_density(self, y: Row, mean: Latents, variance: Latents) -> Slopes:
-        """E_q[log p(y given f)], and its slopes."""
+        """`expected_log_prob_slopes`."""
         return self.expected_log_prob_slopes(y, mean, variance)
 
     def sample_product(
@@ -159,7 +171,8 @@ class HeteroscedasticGaussian(Likelihood):
 
         N(y; μ_1, v_1 + e^t) is largest where v_1 + e^t = (y − μ_1)², or at t → −∞.
         """
-        square, (v, spread) = (y - mean[0]).square(), variance.unbind(0)
+        square = (y - mean[0]).square()
+        v, spread = variance.unbind(0)
         best = torch.maximum(square, v)
         bound = -0.5 * (torch.log(best) + square / best)
         t = mean.new_empty(num_samples, len(y))
@@ -169,7 +182,8 @@ class HeteroscedasticGaussian(Likelihood):
             noise = v + torch.exp(proposal)
             ratio = -0.5 * (torch.log(noise) + square / noise) - bound
             hit = missing & (ratio >= -exponential(num_samples, y, generator))
-            t, missing = torch.where(hit, proposal, t), missing & ~hit
+            t = torch.where(hit, proposal, t)
+            missing = missing & ~hit
             if not bool(missing.any()):
                 break
         else:
@@ -205,7 +219,8 @@ class HeteroscedasticGaussian(Likelihood):
         level = torch.broadcast_tensors(level, centre)[0]
         smaller = torch.minimum(level, 1 - level)
         z = -torch.special.ndtri(smaller)
-        low, high = z * deviations.amin(-2), z * deviations.amax(-2)
+        low = z * deviations.amin(-2)
+        high = z * deviations.amax(-2)
         x = 0.5 * (low + high)
         for _ in range(200):
             scaled = x.unsqueeze(-2) / deviations
@@ -220,14 +235,13 @@ class HeteroscedasticGaussian(Likelihood):
             x = moved
             if bool(done.all()):
                 break
-        found: Values = centre + torch.sign(level - 0.5) * x
-        return found
+        quantile: Values = centre + torch.sign(level - 0.5) * x
+        return quantile
 
     def predictive_crps(self, y: Values, mean: Values, variance: Values) -> Values:
         """E|N(y − μ_1, w_t)| − ½E|N(0, w_t + w_s)| over two independent noises t and s."""
-        wide = [each.double() for each in (y, mean, variance)]
-        deviations, weights = _components(*wide[1:])
-        x = (wide[0] - wide[1][..., 0, :]).unsqueeze(-2) / deviations
+        deviations, weights = _components(mean.double(), variance.double())
+        x = (y.double() - mean.double()[..., 0, :]).unsqueeze(-2) / deviations
         normal = torch.exp(-0.5 * x * x) / math.sqrt(2 * math.pi)
         size = deviations * (2 * normal + x * (2 * torch.special.ndtr(x) - 1))
         squares = deviations.square()
@@ -260,26 +274,28 @@ def _range(rows: Float[Tensor, "4 n"]) -> tuple[Row, Row, Row]:
     peak = torch.log((square - v).clamp(min=1e-300))
     peak = torch.where(square > v, peak, centre)
     reach = math.sqrt(2 * _NATS) * deviation
-    low, high = torch.minimum(centre, peak) - reach, torch.maximum(centre, peak) + reach
+    low = torch.minimum(centre, peak) - reach
+    high = torch.maximum(centre, peak) + reach
     places = torch.linspace(0, 1, _SCAN, dtype=v.dtype, device=v.device)[:, None]
     around = centre + reach * (2 * places - 1)
     for _ in range(_SCANS):
         grid = torch.cat([torch.lerp(low, high, places), around]).sort(0).values
         logs, noise = _log_integrand(rows, grid)
-        kept = logs > logs.amax(0) - _NATS - 3
-        first = kept.to(torch.int8).argmax(0, keepdim=True)
-        last = len(grid) - 1 - kept.flip(0).to(torch.int8).argmax(0, keepdim=True)
+        high_enough = logs > logs.amax(0) - _NATS - 3
+        first = high_enough.to(torch.int8).argmax(0, keepdim=True)
+        last = len(grid) - 1 - high_enough.flip(0).to(torch.int8).argmax(0, keepdim=True)
         low = grid.gather(0, (first - 1).clamp(min=0))[0]
         high = grid.gather(0, (last + 1).clamp(max=len(grid) - 1))[0]
     # −ℓ″ is at most ½(e^t/w)²·r²/w + ½.
     share = torch.exp(grid) / noise
-    bend = torch.where(kept, 0.5 * share * share * square / noise, 0.0).amax(0)
+    bend = torch.where(high_enough, 0.5 * share * share * square / noise, 0.0).amax(0)
     return low, high, torch.rsqrt(1 / spread + bend)
 
 
 def _components(mean: Values, variance: Values) -> tuple[Values, Points]:
     """Return √(v_1 + e^t) at k nodes t of q(f_2), of shape (..., k, n), and their weights."""
-    (_, centre), (v, spread) = mean.unbind(-2), variance.unbind(-2)
+    _, centre = mean.unbind(-2)
+    v, spread = variance.unbind(-2)
     deviation = spread.sqrt()
     reach = math.sqrt(2 * _NATS)
     widest = deviation.detach()

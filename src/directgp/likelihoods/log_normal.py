@@ -26,7 +26,7 @@ from directgp.shapes import Values
 class LogNormal(PositiveTargets):
     """p(r given f) = N(log r; f, σ²)/r.
 
-    r is y itself, or with a unit and an offset (unit·y + offset)/abs(unit). All is
+    r is y itself, or with a unit and an offset (unit·y + offset)/abs(unit). Every distribution is
     Gaussian in log r.
 
     Parameters
@@ -62,10 +62,8 @@ class LogNormal(PositiveTargets):
         cls, y: Float[Tensor, " n"], unit: float = 1.0, offset: float = 0.0
     ) -> "LogNormal":
         """The noise starts at a tenth of the variance of log r."""
-        made = cls(unit=unit, offset=offset)
-        spread = float(made.to_line(y.double()).var(correction=0))
-        made.raw_noise = unconstrained(0.1 * max(spread, 1e-6), "noise of LogNormal")
-        return made
+        spread = float(cls(unit=unit, offset=offset).to_line(y.double()).var(correction=0))
+        return cls(0.1 * max(spread, 1e-6), unit, offset)
 
     def floors(self, deviation: float) -> dict[str, float]:
         """Return the smallest allowed value of positive parameters, by name."""
@@ -85,7 +83,8 @@ class LogNormal(PositiveTargets):
 
     @override
     def derivatives(self, y: Values, f: Values) -> Derivatives:
-        noise, residual = self.noise, self.to_line(y) - f
+        noise = self.noise
+        residual = self.to_line(y) - f
         first = residual / noise
         return Derivatives(-0.5 * residual * first, first, (-1 / noise).expand(first.shape))
 
@@ -96,26 +95,23 @@ class LogNormal(PositiveTargets):
 
     def log_predictive(self, y: Values, mean: Values, variance: Values) -> Values:
         """log N(log r; μ, v + σ²) − log r."""
-        noise = self.noise.detach() if self._view.frozen else self.noise
-        return in_float64(
-            _log_predictive, _log_predictive_slopes, self._line(y), mean, variance, noise
-        )
+        line = self.to_line(y.double())
+        return in_float64(_log_predictive, _log_predictive_slopes, line, mean, variance, self.noise)
 
     def expected_log_prob(self, y: Values, mean: Values, variance: Values) -> Values:
         """log N(log r; μ, σ²) − v/(2σ²) − log r."""
-        noise = self.noise.detach() if self._view.frozen else self.noise
-        return in_float64(_gibbs, _gibbs_slopes, self._line(y), mean, variance, noise)
+        line = self.to_line(y.double())
+        return in_float64(_gibbs, _gibbs_slopes, line, mean, variance, self.noise)
 
     def log_predictive_slopes(self, y: Values, mean: Values, variance: Values) -> Slopes:
         """log N(log r; μ, v + σ²) − log r and its slopes."""
-        return _log_predictive_slopes(self._line(y), mean, variance, self.noise.detach().double())
+        line = self.to_line(y.double())
+        return _log_predictive_slopes(line, mean, variance, self.noise.detach().double())
 
     def expected_log_prob_slopes(self, y: Values, mean: Values, variance: Values) -> Slopes:
         """log N(log r; μ, σ²) − v/(2σ²) − log r and its slopes."""
-        return _gibbs_slopes(self._line(y), mean, variance, self.noise.detach().double())
-
-    def _line(self, y: Values) -> Values:
-        return self.to_line(y.double())
+        line = self.to_line(y.double())
+        return _gibbs_slopes(line, mean, variance, self.noise.detach().double())
 
     @override
     def conditional_mean(self, f: Values) -> Values:
@@ -152,12 +148,13 @@ class LogNormal(PositiveTargets):
 
     def predictive_crps(self, y: Values, mean: Values, variance: Values) -> Values:
         """r(2Φ(z) − 1) − 2·exp(μ + s²/2)·(Φ(z − s) − Φ(−s/√2)), z = (log r − μ)/s, s² = v + σ²."""
-        line, scale = self.to_line(y), torch.sqrt(variance + self.noise)
+        line = self.to_line(y)
+        scale = torch.sqrt(variance + self.noise)
         z = (line - mean) / scale
         share = torch.special.ndtr(z - scale) - torch.special.ndtr(-scale * math.sqrt(0.5))
         centred = torch.exp(line) * torch.erf(z * math.sqrt(0.5))
-        found: Values = centred - 2 * torch.exp(mean + 0.5 * scale**2) * share
-        return found
+        score: Values = centred - 2 * torch.exp(mean + 0.5 * scale**2) * share
+        return score
 
     def sample_product(
         self, y: Values, mean: Values, variance: Values, num_samples: int, generator: Generator

@@ -28,8 +28,11 @@ _SEED = 0
 _FARTHEST = 700.0
 """|asinh y| where sinh ends."""
 
-_REACH, _STEP = 7.0, 0.25
-"""Normal quantiles over which those of y are summed, and their steps."""
+_REACH = 7.0
+"""Largest normal quantile z at which the quantile of y is summed."""
+
+_STEP = 0.25
+"""Step in z."""
 
 _HEAVY = 1e-3
 """Share of the outermost quantiles in a moment from which it counts as infinite."""
@@ -63,14 +66,14 @@ def derivatives_by_autograd(
         latent = f.detach().expand(torch.broadcast_shapes(shape, f.shape)).clone().requires_grad_()
         value = log_kernel(y, latent)
         first = _slope(value, latent, order == 2)
-        found = [value.detach(), first.detach()]
+        results = [value.detach(), first.detach()]
         if order == 2 and num_latent == 1:
-            found.append(_slope(first, latent))
+            results.append(_slope(first, latent))
         elif order == 2:
             # The slope of ∂ℓ/∂f_p in f_p, for one p at a time.
             parts = (_slope(first[..., p, :], latent, True)[..., p, :] for p in range(num_latent))
-            found.append(torch.stack([part.detach() for part in parts], -2))
-    return found
+            results.append(torch.stack([part.detach() for part in parts], -2))
+    return results
 
 
 def _slope(values: Values, f: Values, create_graph: bool = False) -> Values:
@@ -93,7 +96,7 @@ class Flat:
         self.likelihood = likelihood.take(self.shape)
 
     def cdf(self, index: Tensor, y: Row) -> Row:
-        """Return P(Y ≤ y given f) of some examples."""
+        """Return P(Y ≤ y given f) of the examples of these indices."""
         return checked_cdf(self.likelihood.take(index), y, self.latent[..., index])
 
 
@@ -112,25 +115,26 @@ def checked_cdf(likelihood: Any, y: Values, f: Values) -> Values:
 
 def quantiles_given(likelihood: Any, level: Values, f: Values) -> Values:
     """Find the smallest y with cdf(y, f) ≥ level; one level for each example."""
-    flat, levels = Flat(likelihood, f), level.reshape(-1)
-    parts = []
-    for index in torch.arange(len(levels), device=levels.device).split(_LARGEST_BLOCK):
-        parts.append(_quantiles(flat, levels[index], index, likelihood.task == "count"))
+    flat = Flat(likelihood, f)
+    levels = level.reshape(-1)
+    blocks = torch.arange(len(levels), device=levels.device).split(_LARGEST_BLOCK)
+    counts = likelihood.task == "count"
+    parts = [_quantiles(flat, levels[index], index, counts) for index in blocks]
     return torch.cat(parts).reshape(flat.shape)
 
 
 def _quantiles(flat: Flat, level: Row, index: Tensor, counts: bool) -> Row:
     if counts:
 
-        def cdf(some: Tensor, k: Row) -> Row:
-            return flat.cdf(index[some], k)
+        def cdf(place: Tensor, k: Row) -> Row:
+            return flat.cdf(index[place], k)
 
         return smallest_count(cdf, rounded_down(level), torch.zeros_like(level))
     target: Row = torch.special.ndtri(level)
 
-    def offset(some: Tensor, x: Row) -> Row:
-        below: Row = torch.special.ndtri(flat.cdf(index[some], torch.sinh(x)))
-        return below.clamp(-OUTSIDE, OUTSIDE) - target[some]
+    def offset(place: Tensor, x: Row) -> Row:
+        below: Row = torch.special.ndtri(flat.cdf(index[place], torch.sinh(x)))
+        return below.clamp(-OUTSIDE, OUTSIDE) - target[place]
 
     # y = sinh x has values of any size at moderate x.
     x = increasing_root(offset, torch.zeros_like(level), torch.ones_like(level), _FARTHEST)
@@ -146,15 +150,16 @@ def draws_by_cdf(likelihood: Any, f: Values, random: np.random.RandomState) -> D
 
 def checked_draws(likelihood: Any, f: Values, random: np.random.RandomState) -> Draws:
     """Return `likelihood.sample`; raise `UnsupportedError` unless it has the right shape."""
-    found, shape = np.asarray(likelihood.sample(f, random), dtype=np.float64), tuple(f.shape)
+    drawn = np.asarray(likelihood.sample(f, random), dtype=np.float64)
+    shape = tuple(f.shape)
     if likelihood.num_latent > 1:
         shape = (*shape[:-2], shape[-1])
-    if found.shape != shape or not np.isfinite(found).all():
+    if drawn.shape != shape or not np.isfinite(drawn).all():
         raise UnsupportedError(
             f"sample(f, random) of {type(likelihood).__name__} must return finite numbers, one y "
-            f"for each f, of shape {shape}. Got shape {found.shape}."
+            f"for each f, of shape {shape}. Got shape {drawn.shape}."
         )
-    return found
+    return drawn
 
 
 @torch.no_grad()
@@ -163,33 +168,35 @@ def moments_given(likelihood: Any, f: Values, by_cdf: bool) -> tuple[Values, Val
 
     NaN and infinite where the tails are too heavy. Where f has many values they are interpolated.
     """
-    latent, compute = f.detach().double(), _moments_by_cdf if by_cdf else _moments_by_draws
+    latent = f.detach().double()
+    compute = _moments_by_cdf if by_cdf else _moments_by_draws
     constants = (*likelihood.parameters(), *likelihood.buffers())
-    shared = likelihood.num_latent == 1 and all(each.numel() == 1 for each in constants)
-    lowest, highest = latent.min().item(), latent.max().item()
+    shared = likelihood.num_latent == 1 and all(constant.numel() == 1 for constant in constants)
+    lowest = latent.min().item()
+    highest = latent.max().item()
     number = max(_FEWEST, 1 + math.ceil(min((highest - lowest) / _SPACING, latent.numel())))
     if not shared or number >= latent.numel():
         return compute(likelihood, latent)
     grid = torch.linspace(lowest, highest, number, dtype=latent.dtype, device=latent.device)
-    known = torch.stack(compute(likelihood, grid)).cpu().numpy()
-    if not np.isfinite(known).all():
+    moments = torch.stack(compute(likelihood, grid)).cpu().numpy()
+    if not np.isfinite(moments).all():
         return compute(likelihood, latent)
     from scipy.interpolate import CubicSpline  # 0.1 s that most programs do not need
 
-    spline = CubicSpline(grid.cpu().numpy(), known, axis=1)
+    spline = CubicSpline(grid.cpu().numpy(), moments, axis=1)
     mean, variance = torch.as_tensor(spline(latent.cpu().numpy())).to(latent)
     return mean, variance
 
 
 def _moments_by_draws(likelihood: Any, f: Values) -> tuple[Values, Values]:
     flat = Flat(likelihood, f)
-    found = []
+    moments = []
     for i in range(flat.shape.numel()):
         index = torch.tensor([i], device=f.device)
         many = flat.latent[..., index].expand(*flat.latent.shape[:-1], NUM_DRAWS)
         drawn = checked_draws(flat.likelihood.take(index), many, np.random.RandomState(_SEED))
-        found.append((drawn.mean(), drawn.var()))
-    mean, variance = torch.tensor(found, dtype=f.dtype, device=f.device).T
+        moments.append((drawn.mean(), drawn.var()))
+    mean, variance = torch.tensor(moments, dtype=f.dtype, device=f.device).T
     return mean.reshape(flat.shape), variance.reshape(flat.shape)
 
 
@@ -199,7 +206,7 @@ def _moments_by_cdf(likelihood: Any, f: Values) -> tuple[Values, Values]:
     compute = _count_moments if likelihood.task == "count" else _moments_of_quantiles
     size = max(1, _LARGEST_BLOCK // _MAX_COUNTS)
     parts = [compute(flat, index) for index in every.split(size)]
-    mean, variance = (torch.cat(each).reshape(flat.shape) for each in zip(*parts, strict=True))
+    mean, variance = (torch.cat(column).reshape(flat.shape) for column in zip(*parts, strict=True))
     return mean, variance
 
 
@@ -214,7 +221,8 @@ def _moments_of_quantiles(flat: Flat, index: Tensor) -> tuple[Row, Row]:
     y = _quantiles(flat, level.reshape(-1), many.reshape(-1), False).reshape(many.shape)
     mean = (weight * y).sum(0)
     spread = weight * (y - mean).square()
-    variance, distance = spread.sum(0), weight * (y - mean).abs()
+    variance = spread.sum(0)
+    distance = weight * (y - mean).abs()
     heavy = spread[[0, -1]].sum(0) > _HEAVY * variance
     none = distance[[0, -1]].sum(0) > _HEAVY * distance.sum(0)
     return torch.where(none, torch.nan, mean), torch.where(heavy, torch.inf, variance)
@@ -226,9 +234,10 @@ def _count_moments(flat: Flat, index: Tensor) -> tuple[Row, Row]:
     E[Y] − m = Σ_k t(k) with t = P(Y > k) for k ≥ m and −P(Y ≤ k) for k < m, and
     E[(Y − m)²] = Σ_k (2(k − m) + 1) t(k).
     """
-    like = flat.latent[..., index].new_zeros(len(index))
-    levels = (like + share for share in (_TAIL, 0.5, 1 - _TAIL))
-    low, middle, high = (_quantiles(flat, level, index, True) for level in levels)
+    low, middle, high = (
+        _quantiles(flat, flat.latent.new_full((len(index),), level), index, True)
+        for level in (_TAIL, 0.5, 1 - _TAIL)
+    )
 
     def tail(k: Points) -> Points:
         below = flat.cdf(index.expand(k.shape).reshape(-1), k.reshape(-1)).reshape(k.shape)
@@ -237,7 +246,7 @@ def _count_moments(flat: Flat, index: Tensor) -> tuple[Row, Row]:
     def weighed(k: Points) -> Points:
         return (2 * (k - middle) + 1) * tail(k)
 
-    (shift, square) = (
+    shift, square = (
         sum_counts(function, low, middle - 1) + sum_counts(function, middle, high)
         for function in (tail, weighed)
     )

@@ -55,16 +55,14 @@ class OrderedProbit(UnimodalInF):
         super().__init__()
         if thresholds is None:
             thresholds = _equal_classes(num_classes)
-        given, who = (
-            [torch.as_tensor(each, dtype=torch.float64) for each in thresholds],
-            "thresholds of OrderedProbit",
-        )
-        require(len(given) > 0, who, "one or more", "none")
-        self.num_classes = len(given) + 1
-        require_all(torch.isfinite(given[0]).reshape(-1), given[0].reshape(-1), who, "finite")
-        self.first = nn.Parameter(given[0].detach().clone())
-        for k in range(1, len(given)):
-            gap = unconstrained(given[k] - given[k - 1], f"gap {k} between {who}")
+        edges = [torch.as_tensor(edge, dtype=torch.float64) for edge in thresholds]
+        who = "thresholds of OrderedProbit"
+        require(len(edges) > 0, who, "one or more", "none")
+        self.num_classes = len(edges) + 1
+        require_all(torch.isfinite(edges[0]).reshape(-1), edges[0].reshape(-1), who, "finite")
+        self.first = nn.Parameter(edges[0].detach().clone())
+        for k in range(1, len(edges)):
+            gap = unconstrained(edges[k] - edges[k - 1], f"gap {k} between {who}")
             self.register_parameter(f"raw_gap_{k}", gap)
 
     @property
@@ -111,8 +109,7 @@ class OrderedProbit(UnimodalInF):
     def _constants(self) -> tuple[Tensor, ...]:
         """b_1 and the gaps, for the examples taken."""
         gaps = (self.get_parameter(f"raw_gap_{k}") for k in range(1, self.num_classes - 1))
-        found = self._view.of(self.first), *(self._positive(raw) for raw in gaps)
-        return tuple(each.detach() for each in found) if self._view.frozen else found
+        return self._view.of(self.first), *(self._positive(raw) for raw in gaps)
 
     @override
     def log_kernel(self, y: Values, f: Values) -> Values:
@@ -122,17 +119,20 @@ class OrderedProbit(UnimodalInF):
     @override
     def derivatives(self, y: Values, f: Values) -> Derivatives:
         lower, upper = _edges(y, *self._constants())
-        found = interval_slopes(lower - f, upper - f)
-        return Derivatives(found.value, found.mean, found.excess)
+        slopes = interval_slopes(lower - f, upper - f)
+        return Derivatives(slopes.value, slopes.mean, slopes.excess)
 
     def parameter_slopes(self, y: Values, f: Values) -> Slopes:
-        """Those in the thresholds around y, summed over the thresholds that a parameter moves."""
+        """Sum the slopes in the thresholds around y over the thresholds that a parameter moves."""
         lower, upper = _edges(y, *self._constants())
-        found = interval_slopes(lower - f, upper - f)
-        return self._by_constants(y, found.by_lower, found.by_upper)
+        slopes = interval_slopes(lower - f, upper - f)
+        return self._by_constants(y, slopes.by_lower, slopes.by_upper)
 
     def _by_constants(self, y: Values, by_lower: Values, by_upper: Values) -> Slopes:
-        """Threshold k has the gaps 1 to k − 1 in it; those around y are y and y + 1."""
+        """Return slopes in b_1 and the gaps: threshold k contains the gaps 1 to k − 1.
+
+        The thresholds around y are y and y + 1.
+        """
         return tuple(
             torch.where(y > k, by_lower, 0.0) + torch.where(y >= k, by_upper, 0.0)
             for k in range(self.num_classes - 1)
@@ -150,17 +150,17 @@ class OrderedProbit(UnimodalInF):
         return in_float64(_log_predictive, self._slopes, y, mean, variance, *self._constants())
 
     def log_predictive_slopes(self, y: Values, mean: Values, variance: Values) -> Slopes:
-        """The same and its slopes."""
-        constants = (each.detach().double() for each in self._constants())
+        """`log_predictive` and its slopes."""
+        constants = (value.detach().double() for value in self._constants())
         return self._slopes(y, mean, variance, *constants)
 
     def _slopes(self, y: Values, mean: Values, variance: Values, *constants: Values) -> Slopes:
         lower, upper = _edges(y, *constants)
         scale = torch.rsqrt(1 + variance)
-        found = interval_slopes((lower - mean) * scale, (upper - mean) * scale)
-        by_variance = 0.5 * found.scale_slope * scale * scale
-        by_constants = self._by_constants(y, found.by_lower * scale, found.by_upper * scale)
-        return found.value, found.mean * scale, by_variance, *by_constants
+        slopes = interval_slopes((lower - mean) * scale, (upper - mean) * scale)
+        by_variance = 0.5 * slopes.scale_slope * scale * scale
+        by_constants = self._by_constants(y, slopes.by_lower * scale, slopes.by_upper * scale)
+        return slopes.value, slopes.mean * scale, by_variance, *by_constants
 
     def log_class_probabilities(self, mean: Values, variance: Values) -> Values:
         """log P(Y = k) of every class, shape (K, ..., n); differentiable."""
@@ -193,7 +193,8 @@ class OrderedProbit(UnimodalInF):
         return self._variance(mean, variance)
 
     def _variance(self, mean: Values, variance: Values) -> Values:
-        expected, total = self.predictive_mean(mean, variance), torch.zeros_like(mean)
+        expected = self.predictive_mean(mean, variance)
+        total = torch.zeros_like(mean)
         for k in range(self.num_classes):
             chance = torch.exp(
                 _log_predictive(torch.full_like(mean, float(k)), mean, variance, *self._constants())
@@ -203,33 +204,36 @@ class OrderedProbit(UnimodalInF):
 
     def predictive_cdf(self, y: Values, mean: Values, variance: Values) -> Values:
         """Φ((b_{k+1} − μ)/√(1+v)) with k the whole part of y."""
-        scale, found = torch.rsqrt(1 + variance), (y >= self.num_classes - 1).to(mean)
+        scale = torch.rsqrt(1 + variance)
+        probability = (y >= self.num_classes - 1).to(mean)
         for k, b in enumerate(self.thresholds):
             below = torch.special.ndtr((b - mean) * scale)
-            found = torch.where((y >= k) & (y < k + 1), below, found)
-        return found
+            probability = torch.where((y >= k) & (y < k + 1), below, probability)
+        return probability
 
     def predictive_quantile(self, level: Values, mean: Values, variance: Values) -> Values:
-        """The number of classes whose probability, with those below them, is under the level."""
-        scale, reached = torch.rsqrt(1 + variance), rounded_down(level)
+        """The number of classes k with P(Y ≤ k) below the level."""
+        scale = torch.rsqrt(1 + variance)
+        reached = rounded_down(level)
         below = (torch.special.ndtr((b - mean) * scale) < reached for b in self.thresholds)
-        return torch.stack([each.double() for each in below]).sum(0)
+        return torch.stack([mask.double() for mask in below]).sum(0)
 
     def predictive_crps(self, y: Values, mean: Values, variance: Values) -> Values:
         """Σ_k (P(Y ≤ k) − 1{y ≤ k})², the ranked probability score."""
         scale = torch.rsqrt(1 + variance)
-        found = torch.zeros_like(mean)
+        score = torch.zeros_like(mean)
         for k, b in enumerate(self.thresholds):
             side = torch.where(y <= k, -1.0, 1.0)
-            found = found + torch.special.ndtr(side * (b - mean) * scale).square()
-        return found
+            score = score + torch.special.ndtr(side * (b - mean) * scale).square()
+        return score
 
     def sample_product(
         self, y: Values, mean: Values, variance: Values, num_samples: int, generator: Generator
     ) -> Values:
         """Draw from q̃, minus μ: z ~ N(0, 1+v) between the thresholds of y, less μ, then f."""
         lower, upper = _edges(y, *self._constants())
-        scale, shrink = torch.sqrt(1 + variance), variance / (1 + variance)
+        scale = torch.sqrt(1 + variance)
+        shrink = variance / (1 + variance)
         shape = (num_samples, *mean.shape)
         low, high = (((edge - mean) / scale).expand(shape) for edge in (lower, upper))
         z = scale * sample_between(low, high, generator)
@@ -246,10 +250,12 @@ def _edges(y: Values, first: Values, *gaps: Values) -> tuple[Values, Values]:
     """Return the thresholds below and above class y."""
     # NaN stays NaN.
     lower = 0 * (y + first) - ENDLESS
-    upper, edge = lower + 2 * ENDLESS, first
+    upper = lower + 2 * ENDLESS
+    edge = first
     for k, gap in enumerate((torch.zeros_like(first), *gaps)):
         edge = edge + gap
-        lower, upper = torch.where(y > k, edge, lower), torch.where(y == k, edge, upper)
+        lower = torch.where(y > k, edge, lower)
+        upper = torch.where(y == k, edge, upper)
     return lower, upper
 
 
@@ -260,8 +266,9 @@ def _log_predictive(y: Values, mean: Values, variance: Values, *constants: Value
 
 
 def _equal_classes(number: int | float) -> list[float]:
-    who, whole = "num_classes of OrderedProbit", number == int(number)
+    who = "num_classes of OrderedProbit"
+    whole = number == int(number)
     require(whole and number >= 2, who, "a whole number of at least 2", number)
     shares = torch.arange(1, int(number), dtype=torch.float64) / number
-    found: list[float] = (2**0.5 * torch.special.ndtri(shares)).tolist()
-    return found
+    thresholds: list[float] = (2**0.5 * torch.special.ndtri(shares)).tolist()
+    return thresholds

@@ -52,7 +52,8 @@ def register_likelihood(name: str, cls: Any = None) -> Any:
     who = "name of register_likelihood"
     require(isinstance(name, str) and name.isidentifier(), who, "letters, digits and _", repr(name))
     is_class = isinstance(cls, type) and issubclass(cls, Likelihood)
-    owner, got = "cls of register_likelihood", getattr(cls, "__name__", repr(cls))
+    owner = "cls of register_likelihood"
+    got = getattr(cls, "__name__", repr(cls))
     require(is_class, owner, "a subclass of directgp.likelihoods.Likelihood", got)
     missing = ", ".join(sorted(cls.__abstractmethods__))
     require(not missing, owner, "complete", f"{got} without {missing}", "Give it these methods.")
@@ -90,19 +91,25 @@ def _check_free(name: str, cls: type, who: str) -> None:
     if row is not None:
         same = row.source == f"{cls.__module__}:{cls.__qualname__}"
         require(same, who, "one that no other class has", f"{name!r}, which is {row.source}")
-    others = [row.name for row in LIKELIHOODS.values() if row.name != name and row.load() is cls]
-    got = f"{name!r}, and {cls.__name__} is registered as {''.join(others)!r}"
-    require(not others, who, "the only one of its class", got)
+    names = [row.name for row in LIKELIHOODS.values() if row.name != name and row.load() is cls]
+    got = f"{name!r}, and {cls.__name__} is registered as {''.join(names)!r}"
+    require(not names, who, "the only one of its class", got)
 
 
 # log p(y given f) is probed near f = 0 and near each target. The interval over which ℓ′ or ℓ″
 # changes most is halved many times: the change of a smooth function vanishes, that of a kink stays.
 
-_REACH, _POINTS = 8.0, 128
-"""Distance from each centre up to which, and intervals between which, it is probed."""
+_REACH = 8.0
+"""Largest distance of a probe from its centre."""
 
-_INTERVALS, _HALVINGS = 8, 34
-"""Intervals of each target that are halved, and how often: to 1e-11 of their place."""
+_POINTS = 128
+"""Probes around each centre."""
+
+_INTERVALS = 8
+"""Intervals of each target that are halved."""
+
+_HALVINGS = 34
+"""Number of halvings: they find a kink to 1e-11."""
 
 _JUMP = 1e-3
 """Share of the slopes on both sides by which they differ at a kink."""
@@ -143,8 +150,7 @@ def probes(likelihood: Likelihood, y: Row) -> Points:
     centres = torch.stack([torch.zeros_like(y), y, y if rough is None else rough.to(y)])
     # No probe is at a round number, where a kink may be.
     steps = torch.linspace(-_REACH, _REACH, _POINTS, dtype=y.dtype, device=y.device) + 0.0137
-    found = (centres[:, None] + steps[:, None]).flatten(0, 1)
-    return found.sort(0).values
+    return (centres[:, None] + steps[:, None]).flatten(0, 1).sort(0).values
 
 
 @torch.no_grad()
@@ -165,15 +171,20 @@ def _first_kink(
         change = values.diff(dim=0).abs() / (sizes[1:] + sizes[:-1] + floor + 1e-300)
         change = change.where(torch.isfinite(change), 0.0)
         top = change.topk(min(_INTERVALS, len(change)), dim=0).indices
-        left, right = f.gather(0, top), f.gather(0, top + 1)
-        low, high = values.gather(0, top), values.gather(0, top + 1)
+        left = f.gather(0, top)
+        right = f.gather(0, top + 1)
+        low = values.gather(0, top)
+        high = values.gather(0, top + 1)
         for _ in range(_HALVINGS):
             middle = 0.5 * (left + right)
             here = at(middle)
             first = (here - low).abs() >= (high - here).abs()
-            left, low = torch.where(first, left, middle), torch.where(first, low, here)
-            right, high = torch.where(first, middle, right), torch.where(first, here, high)
-        gap, size = (high - low).abs(), high.abs() + low.abs()
+            left = torch.where(first, left, middle)
+            low = torch.where(first, low, here)
+            right = torch.where(first, middle, right)
+            high = torch.where(first, here, high)
+        gap = (high - low).abs()
+        size = high.abs() + low.abs()
         jump = torch.isfinite(size) & (gap > _JUMP * size + floor)
         if bool(jump.any()):
             k, i = jump.nonzero()[0].tolist()

@@ -67,7 +67,7 @@ class RowConstants:
         return self._holding(likelihood, None)
 
     def subset(self, likelihood: SomeModule, index: Int[Tensor, " r"]) -> SomeModule:
-        """Return the likelihood of some rows of the data, sharing its parameters."""
+        """Return the likelihood of these rows of the data, sharing its parameters."""
         values = likelihood._buffers.get(self.buffer)
         return likelihood if values is None else self._holding(likelihood, values[..., index])
 

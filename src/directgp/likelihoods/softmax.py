@@ -207,7 +207,7 @@ class RobustMax(Categorical):
     def integrate_density(self, y: Row, mean: Latents, variance: Latents) -> Slopes:
         """log(low + (high − low)·P), P = P(f_y is the largest), and its slopes."""
         chance, *slopes = largest_probability(y, mean, variance)
-        high, low = (math.exp(each) for each in self._logs())
+        high, low = map(math.exp, self._logs())
         total = low + (high - low) * chance
         return torch.log(total), *((high - low) / total * slope for slope in slopes)
 

@@ -64,7 +64,8 @@ class StudentTNoise(UnimodalInF):
 
     @override
     def derivatives(self, y: Values, f: Values) -> Derivatives:
-        df, residual = self.df, y - f
+        df = self.df
+        residual = y - f
         width = df * self.scale**2
         total = width + residual**2
         value = -0.5 * (df + 1) * torch.log1p(residual**2 / width)
@@ -76,7 +77,9 @@ class StudentTNoise(UnimodalInF):
 
         c′ − ½log(1 + r²/w) + ½(ν+1)r²/(ν(w + r²)), and ((ν+1)r²/(w + r²) − 1)/σ.
         """
-        df, scale, square = self.df, self.scale, (y - f) ** 2
+        df = self.df
+        scale = self.scale
+        square = (y - f) ** 2
         width = df * scale**2
         pull = (df + 1) * square / (width + square)
         by_df = _constant_slope(df) + 0.5 * (pull / df - torch.log1p(square / width))
@@ -103,7 +106,8 @@ class StudentTNoise(UnimodalInF):
     def draw(self, f: Draws, mean: Draws, random: np.random.RandomState) -> Draws:
         """Return draws of y given f, with numpy."""
         # The mean may not exist; f is the centre.
-        df, scale = (each.double().cpu().numpy() for each in (self.df, self.scale))
+        df = self.df.double().cpu().numpy()
+        scale = self.scale.double().cpu().numpy()
         return np.asarray(f + scale * random.standard_t(df, f.shape))
 
     def predictive_mean(self, mean: Values, variance: Values) -> Values:
@@ -116,13 +120,10 @@ class StudentTNoise(UnimodalInF):
 
     def expected_log_prob(self, y: Values, mean: Values, variance: Values) -> Values:
         """log c − (ν+1)/2·(E_q[log(νσ² + (y−f)²)] − log νσ²), by one smooth integral."""
-        constants = self.df, self.scale
-        if self._view.frozen:
-            constants = self.df.detach(), self.scale.detach()
-        return in_float64(_gibbs, _gibbs_and_slopes, y, mean, variance, *constants)
+        return in_float64(_gibbs, _gibbs_and_slopes, y, mean, variance, self.df, self.scale)
 
     def expected_log_prob_slopes(self, y: Values, mean: Values, variance: Values) -> Slopes:
-        """The same and its slopes."""
+        """`expected_log_prob` and its slopes."""
         return _gibbs_and_slopes(y, mean, variance, self.df.detach(), self.scale.detach())
 
     def mixture_variance(self, t: Values) -> Values:
@@ -155,14 +156,17 @@ class StudentTNoise(UnimodalInF):
 
 def _log_constant(df: Array, scale: Array) -> Array:
     """Γ((ν+1)/2) / (Γ(ν/2)·√(πν)·σ), as its log."""
-    half, log, special = 0.5 * df, library_of(df).log, special_of(df)
+    half = 0.5 * df
+    log = library_of(df).log
+    special = special_of(df)
     ratio = special.gammaln(half + 0.5) - special.gammaln(half)
     return ratio - 0.5 * log(2 * math.pi * half) - log(scale)
 
 
 def _constant_slope(df: Array) -> Array:
     """½(ψ((ν+1)/2) − ψ(ν/2) − 1/ν), the derivative of `_log_constant` in ν."""
-    half, special = 0.5 * df, special_of(df)
+    half = 0.5 * df
+    special = special_of(df)
     return 0.5 * (special.digamma(half + 0.5) - special.digamma(half) - 0.5 / half)
 
 
@@ -175,18 +179,19 @@ def _gibbs(y: Values, mean: Values, variance: Values, df: Tensor, scale: Tensor)
 
 @without_warnings
 def _gibbs_and_slopes(*numbers: Tensor) -> Slopes:
-    """The same, and its slopes in mean, variance, ν and σ."""
-    y, mean, variance, df, scale = (array_of(each) for each in numbers)
-    width, power = df * scale * scale, 0.5 * (df + 1)
-    found = expected_log_square_slopes(width, y - mean, variance)
-    log_mean, by_width, by_mean, by_variance = found
+    """Compute `_gibbs`, and its slopes in mean, variance, ν and σ."""
+    y, mean, variance, df, scale = map(array_of, numbers)
+    width = df * scale * scale
+    power = 0.5 * (df + 1)
+    slopes = expected_log_square_slopes(width, y - mean, variance)
+    log_mean, by_width, by_mean, by_variance = slopes
     log_ratio = log_mean - library_of(width).log(width)
     # The slope in log w: −(ν+1)/2 of the share of w in w + x².
     pull = power * (1 - width * by_width)
     by_df = _constant_slope(df) - 0.5 * log_ratio + pull / df
     value = _log_constant(df, scale) - power * log_ratio
-    slopes = value, power * by_mean, -power * by_variance, by_df, (2 * pull - 1) / scale
-    return tuple(tensor_of(each) for each in slopes)
+    columns = value, power * by_mean, -power * by_variance, by_df, (2 * pull - 1) / scale
+    return tuple(map(tensor_of, columns))
 
 
 @final

@@ -39,8 +39,13 @@ class Observed(NamedTuple):
     """What is known of the true value: it is y, or it lies between two ends."""
 
     exact: Bool[Tensor, "..."]
+    """Whether the true value is y."""
+
     lower: Values
+    """The lower end, or y."""
+
     upper: Values
+    """The upper end, or y."""
 
 
 @final
@@ -84,7 +89,8 @@ class Tobit(GaussianTruth):
         super().__init__()
         self.units = OriginalUnits.of("Tobit", unit, offset)
         require(lower < upper, "lower of Tobit", f"below upper, {upper:g}", lower)
-        self.lower, self.upper = float(lower), float(upper)
+        self.lower = float(lower)
+        self.upper = float(upper)
         self.raw_noise = unconstrained(noise, "noise of Tobit")
 
     @property
@@ -129,7 +135,8 @@ class Tobit(GaussianTruth):
         check_finite(y, "Tobit")
         if self.rows.present(self):
             upper = self.rows.of(self)
-            who, allowed = "upper of Tobit", "at least y, the lower end of the interval"
+            who = "upper of Tobit"
+            allowed = "at least y, the lower end of the interval"
             require_all(upper >= y, upper.expand(y.shape), who, allowed)
 
     def observed_range(self, y: Values) -> tuple[Values, Values]:
@@ -139,16 +146,17 @@ class Tobit(GaussianTruth):
 
     def observed(self, y: Values) -> Observed:
         """Return what y, and the upper end of its row, say of the true value, in units of y."""
-        unit, offset = self.units.unit, self.units.offset
-        low, high = ((limit - offset) / unit for limit in (self.lower, self.upper))
-        low, high = sorted((low, high))
+        unit = self.units.unit
+        offset = self.units.offset
+        low, high = sorted((limit - offset) / unit for limit in (self.lower, self.upper))
         margin = _AT_LIMIT if (unit, offset) != (1.0, 0.0) else 0.0
-        below, above = y <= low + margin, y >= high - margin
+        below = y <= low + margin
+        above = y >= high - margin
         end = torch.where(below, low, y)
         if self.rows.present(self):
-            given = self.rows.of(self)
+            row_end = self.rows.of(self)
             # A row whose end is y itself was measured, or is below the limit.
-            end = torch.where(given > y, given, end)
+            end = torch.where(row_end > y, row_end, end)
         lower = torch.where(below, -ENDLESS, torch.where(above, high, y))
         upper = torch.where(above, ENDLESS, end)
         return Observed(~(below | above | (end > y)), lower, upper)
@@ -192,18 +200,19 @@ class Tobit(GaussianTruth):
         )
 
     def _by_rows(self, y: Values, f: Values, first: Values, cut: Tensor) -> Derivatives:
-        """Return the same, with intervals for those examples alone that are not exact."""
-        found = Derivatives(-0.5 * (y - f) * first, first, -1 / self.noise.detach() + 0 * first)
+        """Return `derivatives`, with intervals for those examples alone that are not exact."""
+        columns = Derivatives(-0.5 * (y - f) * first, first, -1 / self.noise.detach() + 0 * first)
         if len(cut):
-            some = self.take(cut)
-            _, lower, upper = some.observed(y[cut])
-            noise = some.noise.detach()
-            scale, here = torch.rsqrt(noise), f[..., cut]
+            subset = self.take(cut)
+            _, lower, upper = subset.observed(y[cut])
+            noise = subset.noise.detach()
+            scale = torch.rsqrt(noise)
+            here = f[..., cut]
             slopes = interval_slopes((lower - here) * scale, (upper - here) * scale)
             parts = slopes.value, slopes.mean * scale, slopes.excess / noise
-            for column, part in zip(found, parts, strict=True):
+            for column, part in zip(columns, parts, strict=True):
                 column[..., cut] = part
-        return found
+        return columns
 
     def parameter_slopes(self, y: Values, f: Values) -> Slopes:
         """½((y − f)²/σ⁴ − 1/σ²) in σ², or ½(E[T²] − 1)/σ² for an interval."""
@@ -216,11 +225,10 @@ class Tobit(GaussianTruth):
 
     def log_predictive(self, y: Values, mean: Values, variance: Values) -> Values:
         """log N(y; μ, s²), or log(Φ((b−μ)/s) − Φ((a−μ)/s)), with s² = v + σ²."""
-        noise = self.noise.detach() if self._view.frozen else self.noise
-        return in_float64(self._log_predictive, self._slopes, y, mean, variance, noise)
+        return in_float64(self._log_predictive, self._slopes, y, mean, variance, self.noise)
 
     def log_predictive_slopes(self, y: Values, mean: Values, variance: Values) -> Slopes:
-        """The same and its slopes."""
+        """`log_predictive` and its slopes."""
         return self._slopes(y, mean, variance, self.noise.detach().double())
 
     def _log_predictive(self, y: Values, mean: Values, variance: Values, noise: Values) -> Values:
@@ -241,16 +249,14 @@ class Tobit(GaussianTruth):
         return torch.where(exact, value, cut.value), by_mean, by_variance, by_variance
 
     def predictive_crps(self, y: Values, mean: Values, variance: Values) -> Values:
-        """∫ P(Y ≤ t)² dt below what is known, plus ∫ P(Y > t)² dt above it.
+        """∫ P(Y ≤ t)² dt below the observed range, plus ∫ P(Y > t)² dt above it.
 
         s·(G(z_a) + G(−z_b)) with G(z) = zΦ² + 2φΦ − Φ(z√2)/√π, the integral of Φ² up to z.
         """
         _, lower, upper = self.observed(y)
         scale = torch.sqrt(variance + self.noise)
-        below, above = (
-            _integrated_square((lower - mean) / scale),
-            _integrated_square((mean - upper) / scale),
-        )
+        below = _integrated_square((lower - mean) / scale)
+        above = _integrated_square((mean - upper) / scale)
         return scale * (below + above)
 
     def sample_product(
@@ -288,5 +294,5 @@ def _integrated_square(z: Values) -> Values:
     below: Values = torch.special.ndtr(bounded)
     density = torch.exp(-0.5 * bounded * bounded) / math.sqrt(2 * math.pi)
     twice = torch.special.ndtr(bounded * math.sqrt(2)) / math.sqrt(math.pi)
-    found: Values = bounded * below * below + 2 * density * below - twice
-    return found
+    area: Values = bounded * below * below + 2 * density * below - twice
+    return area

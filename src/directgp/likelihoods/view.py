@@ -20,6 +20,8 @@ class ExampleView:
 
     def of(self, value: Tensor) -> Tensor:
         """Return a constant that broadcasts with (..., n) for the examples taken."""
+        if self.frozen:
+            value = value.detach()
         for index in self.taken:
             if value.numel() == 1:
                 break

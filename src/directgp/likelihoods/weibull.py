@@ -18,13 +18,15 @@ from directgp.likelihoods.numeric import Draws
 from directgp.likelihoods.rows import RowConstants
 from directgp.likelihoods.units import OriginalUnits
 from directgp.numerics.autograd import Slopes
-from directgp.numerics.special import exp_excess
+from directgp.numerics.special import exp_excess, wright_omega
 from directgp.shapes import Row, Targets, Values
 
 _ENDLESS = 1e100
 """Upper ends from here on are infinite: the row is censored to the right."""
 
 _SMALLEST_SHAPE = 0.05
+"""Smallest k that training allows."""
+
 _LARGEST_HAZARD = 700.0
 """Cumulative hazards beyond it leave a probability of 0."""
 
@@ -235,6 +237,18 @@ class Weibull(UnimodalInF):
         inside = times.line - torch.log(growth / torch.expm1(growth)) / self.shape.detach()
         censored = torch.where(times.endless, torch.inf, inside)
         return torch.where(times.exact, times.line, censored)
+
+    def product_mode(self, y: Values, mean: Values, variance: Values) -> Values:
+        """δ = (ω(log k²v + kL + s) − s)/k at L = log r − μ, with Wright's function, ω + log ω = x.
+
+        s = k²v for an exact time and 0 for a censored one. An interval starts as a censored time.
+        """
+        times = self._times(y)
+        shape = self.shape.detach()
+        pull = shape**2 * variance
+        shift = torch.where(times.exact, pull, 0.0)
+        start = torch.log(pull) + shape * (times.line - mean) + shift
+        return (wright_omega(start, refinements=1) - shift) / shape
 
     @override
     def conditional_mean(self, f: Values) -> Values:

@@ -2,7 +2,7 @@
 
 import math
 from abc import abstractmethod
-from typing import Any, ClassVar, final
+from typing import ClassVar, cast, final
 
 import numpy as np
 import torch
@@ -13,9 +13,9 @@ from typing_extensions import override
 from directgp.integration.contract import Derivatives, ParameterSlopes, has
 from directgp.integration.gaussian_sums import GaussianSums
 from directgp.integration.inflated import InflatedIntegrals
-from directgp.likelihoods.base import Likelihood, unconstrained
+from directgp.likelihoods.base import unconstrained
 from directgp.likelihoods.capabilities import ParameterText, description
-from directgp.likelihoods.counts import CountLikelihood, NegativeBinomial, PoissonExp
+from directgp.likelihoods.counts import CountLikelihood, NegativeBinomial, PoissonExp, SomeCount
 from directgp.likelihoods.numeric import Draws
 from directgp.likelihoods.starts import parameter_floors
 from directgp.numerics.autograd import Slopes
@@ -47,17 +47,18 @@ class ZeroInflated(CountLikelihood):
         who = f"zero_odds of {type(self).__name__}"
         self.raw_zero_odds = unconstrained(zero_odds, who)
 
-    def _as(self, family: type[Likelihood]) -> Likelihood:
+    def _as(self, family: type[SomeCount]) -> SomeCount:
         """Return a likelihood of the family that shares all but the odds."""
         twin = object.__new__(family)
-        own = {name: at for name, at in self._parameters.items() if name != "raw_zero_odds"}
         twin.__dict__.update(self.__dict__)
-        twin.__dict__["_parameters"] = own
+        twin.__dict__["_parameters"] = {
+            name: raw for name, raw in self._parameters.items() if name != "raw_zero_odds"
+        }
         return twin
 
     @property
     @abstractmethod
-    def base(self) -> Any:
+    def base(self) -> PoissonExp | NegativeBinomial:
         """The log-concave likelihood p₀, which shares its constants with this one."""
 
     @property
@@ -86,7 +87,8 @@ class ZeroInflated(CountLikelihood):
         log((ω + e^ℓ)/(1 + ω)) for y = 0, else ℓ − log(1 + ω).
         """
         odds = self.zero_odds
-        zero, loss = y == 0, torch.expm1(value.clamp(max=0.0))
+        zero = y == 0
+        loss = torch.expm1(value.clamp(max=0.0))
         inflated = torch.where(zero, torch.log1p(loss / (1 + odds)), value - torch.log1p(odds))
         weight = torch.where(zero, torch.sigmoid(value - torch.log(odds)), 1.0)
         by_odds = torch.where(zero, -loss / (odds + loss + 1), -1.0) / (1 + odds)
@@ -99,8 +101,7 @@ class ZeroInflated(CountLikelihood):
 
     @override
     def log_base(self, y: Values) -> Values:
-        found: Values = self.base.log_base(y)
-        return found
+        return self.base.log_base(y)
 
     @override
     def derivatives(self, y: Values, f: Values) -> Derivatives:
@@ -109,7 +110,8 @@ class ZeroInflated(CountLikelihood):
         value, weight, _ = self.inflate(y, base)
         # ℓ₀ and its slopes overflow where e^ℓ₀, and so w, is 0.
         none = weight == 0
-        first, second = first.masked_fill(none, 0.0), second.masked_fill(none, 0.0)
+        first = first.masked_fill(none, 0.0)
+        second = second.masked_fill(none, 0.0)
         slope = weight * first
         return Derivatives(value, slope, weight * second + (1 - weight) * slope * first)
 
@@ -118,7 +120,8 @@ class ZeroInflated(CountLikelihood):
         base = self.base
         slopes: Slopes | None = ()
         if base.learned():
-            slopes = base.parameter_slopes(y, f) if has(base, ParameterSlopes) else None
+            has_slopes = has(base, ParameterSlopes)
+            slopes = cast(ParameterSlopes, base).parameter_slopes(y, f) if has_slopes else None
         if slopes is None:
             return None
         _, weight, by_odds = self.inflate(y, base.derivatives(y, f).value)
@@ -126,44 +129,39 @@ class ZeroInflated(CountLikelihood):
 
     @override
     def log_mean(self, f: Values) -> Values:
-        found: Values = self.base.log_mean(f) - torch.log1p(self.zero_odds)
-        return found
+        return self.base.log_mean(f) - torch.log1p(self.zero_odds)
 
     @override
     def conditional_variance(self, f: Values) -> Values:
         """(1−π)(Var₀ + π·mean₀²)."""
-        base, share = self.base, self.zero_share
+        base = self.base
+        share = self.zero_share
         mean = base.conditional_mean(f)
-        found: Values = (1 - share) * (base.conditional_variance(f) + share * mean**2)
-        return found
+        return (1 - share) * (base.conditional_variance(f) + share * mean**2)
 
     def predictive_mean(self, mean: Values, variance: Values) -> Values:
         """(1−π) E₀[y]."""
-        found: Values = self.base.predictive_mean(mean, variance) / (1 + self.zero_odds)
-        return found
+        return self.base.predictive_mean(mean, variance) / (1 + self.zero_odds)
 
     def predictive_variance(self, mean: Values, variance: Values) -> Values:
         """(1−π)(Var₀[y] + π E₀[y]²)."""
-        base, share = self.base, self.zero_share
+        base = self.base
+        share = self.zero_share
         expected = base.predictive_mean(mean, variance)
-        spread: Values = base.predictive_variance(mean, variance) + share * expected**2
-        return (1 - share) * spread
+        return (1 - share) * (base.predictive_variance(mean, variance) + share * expected**2)
 
     @override
     def cdf(self, y: Values, f: Values) -> Values:
         share = self.zero_share
-        found: Values = share + (1 - share) * self.base.cdf(y, f)
-        return found
+        return share + (1 - share) * self.base.cdf(y, f)
 
     @override
     def argmax(self, y: Values) -> Values:
-        found: Values = self.base.argmax(y)
-        return found
+        return self.base.argmax(y)
 
     @override
     def doubt(self, y: Values, f: Values) -> tuple[Values, Values]:
-        found: tuple[Values, Values] = self.base.doubt(y, f)
-        return found
+        return self.base.doubt(y, f)
 
     def floors(self, deviation: float) -> dict[str, float]:
         """Return the smallest allowed value of positive parameters, by name."""
@@ -175,26 +173,22 @@ class ZeroInflated(CountLikelihood):
 
     @classmethod
     def suits(cls, y: Float[Tensor, " n"]) -> bool:
-        """Return whether there are more zeros than counts of these moments have."""
-        return _has_extra_zeros(y)
+        """Return whether y has more zeros than negative binomial counts of these moments have."""
+        mean = float(y.mean())
+        variance = float(y.var(correction=0))
+        if mean <= 0:
+            return False
+        # (r/(r + mean))^r with variance = mean + mean²/r, or e^−mean for variance ≤ mean.
+        excess = variance / mean - 1
+        expected = math.exp(-mean * (math.log1p(excess) / excess if excess > 1e-6 else 1.0))
+        error = math.sqrt(expected * (1 - expected) / len(y))
+        return float((y == 0).double().mean()) > expected + 3 * error + _CLEAR_EXCESS
 
     def draw(self, f: Draws, mean: Draws, random: np.random.RandomState) -> Draws:
         """Return draws of y given f, with numpy."""
         share = self.zero_share.detach().double().cpu().numpy()
         drawn = self.base.draw(f, mean / (1 - share), random)
         return np.asarray(np.where(random.random_sample(f.shape) < share, 0.0, drawn))
-
-
-def _has_extra_zeros(y: Float[Tensor, " n"]) -> bool:
-    """Return whether there are more zeros than negative binomial counts of these moments have."""
-    mean, variance = float(y.mean()), float(y.var(correction=0))
-    if mean <= 0:
-        return False
-    # (r/(r + mean))^r with variance = mean + mean²/r, or e^−mean for variance ≤ mean.
-    excess = variance / mean - 1
-    expected = math.exp(-mean * (math.log1p(excess) / excess if excess > 1e-6 else 1.0))
-    error = math.sqrt(expected * (1 - expected) / len(y))
-    return float((y == 0).double().mean()) > expected + 3 * error + _CLEAR_EXCESS
 
 
 def _start_of_odds(y: Float[Tensor, " n"]) -> float:
@@ -230,7 +224,7 @@ class ZeroInflatedPoisson(ZeroInflated):
 
     @property
     @override
-    def base(self) -> Any:
+    def base(self) -> PoissonExp:
         return self._as(PoissonExp)
 
     @classmethod
@@ -269,7 +263,7 @@ class ZeroInflatedNegativeBinomial(ZeroInflated):
 
     @property
     @override
-    def base(self) -> Any:
+    def base(self) -> NegativeBinomial:
         return self._as(NegativeBinomial)
 
     @property

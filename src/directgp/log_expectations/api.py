@@ -32,13 +32,13 @@ def resolve_rule(rule: Rule | str, likelihood: Likelihood) -> Rule:
 
 
 def named_rule(rule: Rule | str) -> Rule:
-    """Return the rule of that name, with its default settings, or the rule that is given."""
+    """Return the rule of that name, with its default settings; a `Rule` as it is."""
     if isinstance(rule, Rule):
         return rule
     if rule not in RULES:
         refuse("rule", f"'auto', one of {sorted(RULES)} or a Rule", repr(rule))
-    found: Rule = RULES[rule].make()
-    return found
+    default: Rule = RULES[rule].make()
+    return default
 
 
 def log_expectation(
@@ -79,8 +79,8 @@ def log_expectation(
     tensor([-50.6238])
     """
     check_arguments("log_expectation", likelihood, y, mean, variance)
-    found = resolve_rule(rule, likelihood)(likelihood, y, mean, variance, generator=generator)
-    return _defined("log_expectation", found)
+    values = resolve_rule(rule, likelihood)(likelihood, y, mean, variance, generator=generator)
+    return _defined("log_expectation", values)
 
 
 def expected_log_prob(likelihood: Likelihood, y: Targets, mean: Values, variance: Values) -> Values:
@@ -181,8 +181,10 @@ def check_magnitude(who: str, values: Num[Tensor, "..."]) -> None:
 
 
 _PROBED = 8
+"""Number of targets for which the integrals of a likelihood are checked."""
+
 _VARIANCES = (0.01, 1.0, 9.0)
-"""Targets, and variances of q, for which the integrals of a likelihood are checked."""
+"""Variances of q for which they are checked."""
 
 _SLACK = 1e-8
 """Largest relative difference of two quadratures; both are right to 1e-9."""
@@ -190,10 +192,10 @@ _SLACK = 1e-8
 
 @torch.no_grad()
 def check_own(likelihood: Likelihood, y: Targets) -> None:
-    """Raise `InvalidInputError` if a family of the user's claims what is wrong for these targets.
+    """Raise `InvalidInputError` if claims of a user's likelihood are wrong for these targets.
 
     `TrapezoidSums` are right only if the density has one peak and is analytic in the strip, and
-    samplers rely on `log_concave`. Others are not probed, nor are families of directgp.
+    samplers rely on `log_concave`. Likelihoods of directgp and other integrators are not probed.
     """
     integration = likelihood.integration
     claims = integration.log_concave or integration.summable
@@ -204,17 +206,18 @@ def check_own(likelihood: Likelihood, y: Targets) -> None:
     if not written_by_user(likelihood):
         return
     rows = torch.linspace(0, y.numel() - 1, _PROBED, device=y.device).round().long().unique()
-    some, targets = likelihood.frozen().for_rows(rows), y.reshape(-1)[rows].double()
-    check_smooth(some, targets)
+    subset = likelihood.frozen().for_rows(rows)
+    targets = y.reshape(-1)[rows].double()
+    check_smooth(subset, targets)
     if not isinstance(integration, TrapezoidSums):
         return
     # q is near the highest point of p: elsewhere both may be 0.
-    places = probes(some, targets)
-    heights = some.log_kernel(targets, places).nan_to_num(nan=-torch.inf)
+    places = probes(subset, targets)
+    heights = subset.log_kernel(targets, places).nan_to_num(nan=-torch.inf)
     mean = places.gather(0, heights.argmax(0, keepdim=True))[0]
     sums = integration.gaussian_sums
     for variance in _VARIANCES:
-        examples = FlatExamples(some, targets, mean, torch.full_like(mean, variance))
+        examples = FlatExamples(subset, targets, mean, torch.full_like(mean, variance))
         pairs = (
             (log_expectations_of(examples), adaptive_log_expectation(examples)),
             (sums.over_separate_nodes(examples, NATS), adaptive_gibbs(examples)),
@@ -222,7 +225,8 @@ def check_own(likelihood: Likelihood, y: Targets) -> None:
         for by_sums, searched in pairs:
             gap = (by_sums.value - searched.value).abs() / (1 + searched.value.abs())
             if not bool((gap < _SLACK).all()):
-                name, far = type(likelihood).__name__, float(gap.nan_to_num(torch.inf).max())
+                name = type(likelihood).__name__
+                far = float(gap.nan_to_num(torch.inf).max())
                 raise InvalidInputError(
                     f"strip and growth of {name} must be right for p(y given f). Got "
                     f"{integration.strip:.4g} and {integration.growth:.4g}, with which an integral "

@@ -35,7 +35,7 @@ def draw_latents(examples: FlatExamples, num_samples: int, generator: Generator)
         )
     centre = mode_of(examples)
     height, tilt, _ = likelihood.derivatives(y, mean + centre)
-    # That of the tangent, also where the mode is not exact.
+    # The slope of the tangent plane, also where the mode is not exact.
     tilted = variance * tilt
     bound = height - (tilt * centre).sum(0)
     draws = mean.new_empty(num_samples, *mean.shape)
@@ -61,7 +61,7 @@ def _fill(
     places: Int[Tensor, "c 2"] = missing.nonzero()
     rows = places[:, 1]
     likelihood, y, mean, variance = examples.take(rows)
-    centre, tilt, bound = (each[..., rows] for each in hat)
+    centre, tilt, bound = (column[..., rows] for column in hat)
     z = standard_normal(1, mean, generator)[0]
     delta = centre + variance.sqrt() * z
     ratio = likelihood.log_kernel(y, mean + delta) - bound - (tilt * delta).sum(0)

@@ -68,7 +68,11 @@ class Coefficients(NamedTuple):
     """Least-squares coefficients of a slope on c₁ and c₂."""
 
     first: Row
+    """The coefficient of c₁."""
+
     second: Row
+    """The coefficient of c₂."""
+
     explained: Row
     """By how much the variance falls over the nodes."""
 
@@ -84,15 +88,20 @@ def control_variates(
 def fit(slopes: Sequence[AnyPoints], variates: Variates, weights: AnyPoints) -> list[Coefficients]:
     """Fit each slope, less any constant, over nodes whose weights sum to 1."""
     first, second = variates
-    weighted_first, weighted_second = weights * first, weights * second
-    s11, m12 = (weighted_first * first).sum(0), (weighted_first * second).sum(0)
+    weighted_first = weights * first
+    weighted_second = weights * second
+    s11 = (weighted_first * first).sum(0)
+    m12 = (weighted_first * second).sum(0)
     s22 = (weighted_second * second).sum(0)
-    m11, m22 = (1 + _RIDGE) * s11, (1 + _RIDGE) * s22
+    m11 = (1 + _RIDGE) * s11
+    m22 = (1 + _RIDGE) * s22
     determinant = m11 * m22 - m12 * m12
     fits = []
     for slope in slopes:
-        r1, r2 = (weighted_first * slope).sum(0), (weighted_second * slope).sum(0)
-        a1, a2 = (r1 * m22 - r2 * m12) / determinant, (r2 * m11 - r1 * m12) / determinant
+        r1 = (weighted_first * slope).sum(0)
+        r2 = (weighted_second * slope).sum(0)
+        a1 = (r1 * m22 - r2 * m12) / determinant
+        a2 = (r2 * m11 - r1 * m12) / determinant
         # 2·aᵀr − aᵀSa with (S + ridge·diag S)·a = r.
         explained = a1 * r1 + a2 * r2 + _RIDGE * (s11 * a1 * a1 + s22 * a2 * a2)
         fits.append(Coefficients(a1, a2, explained))
@@ -106,15 +115,19 @@ class Sketch(NamedTuple):
     """log E_q[p], exact where it is a formula."""
 
     centre: Row
+    """c of the control variates, relative to μ."""
+
     width: Row
-    """Of the control variates."""
+    """τ of the control variates."""
 
     weight: Row
     """The weight w of `mixed_slopes`, at curvature −E_q̃[ℓ″]; or 1, that of the score."""
 
     mean_fit: tuple[Row, Row]
+    """Coefficients of the slope in the mean on the control variates."""
+
     variance_fit: tuple[Row, Row]
-    """Coefficients of the slopes in mean and variance on the control variates."""
+    """Coefficients of the slope in the variance on the control variates."""
 
 
 def make_sketch(examples: FlatExamples, peak: Peak | None) -> Sketch:
@@ -150,8 +163,10 @@ class _Weighted(NamedTuple):
     """Weights that sum to 1."""
 
     first: Points
+    """ℓ′."""
+
     second: Points
-    """ℓ′ and ℓ″."""
+    """ℓ″."""
 
 
 def _weigh(examples: FlatExamples, delta: Points, step: Points, height: Row) -> _Weighted:
@@ -169,7 +184,11 @@ def _weigh(examples: FlatExamples, delta: Points, step: Points, height: Row) -> 
 # Log-concave likelihoods: q̃ has one peak, and a few Gauss–Hermite nodes.
 
 _NODES = 5
+"""Nodes of an example."""
+
 _NODES_IF_WIDE = 9
+"""Nodes of an example if a peak is wide."""
+
 _WIDE = 1.5
 """Peaks wider than this are far from Gaussian, since likelihoods bend within a unit or two of f."""
 
@@ -208,7 +227,8 @@ def _nodes_over(peaks: Peaks, variance: Row) -> tuple[Points, Points]:
     are one fine rule where the peaks coincide.
     """
     delta, _, width, _ = peaks
-    reach, number = _REACH * variance.sqrt(), _PAIR_NODES // 2
+    reach = _REACH * variance.sqrt()
+    number = _PAIR_NODES // 2
     start = torch.asinh((delta.amin(0) - reach - delta) / width)
     step = (torch.asinh((delta.amax(0) + reach - delta) / width) - start) / number
     index = torch.arange(number, dtype=delta.dtype, device=delta.device)[:, None, None]
@@ -217,16 +237,17 @@ def _nodes_over(peaks: Peaks, variance: Row) -> tuple[Points, Points]:
     decay = growth.reciprocal()
     points = torch.addcmul(delta, 0.5 * width, growth - decay)
     apart = growth.add_(decay).mul_(0.5 * width * step)
-    other_width, other_step = width.flip(0), step.flip(0)
-    other = (points - delta.flip(0)).square_().add_(other_width**2).sqrt_().mul_(other_step)
-    ratio = apart / other
+    # The distance of nodes of the second peak at the nodes of the first, and vice versa.
+    offset = points - delta.flip(0)
+    crossed = offset.square_().add_(width.flip(0) ** 2).sqrt_().mul_(step.flip(0))
+    ratio = apart / crossed
     steps = apart.div_((ratio * ratio).mul_(ratio).add_(1))
     return points.reshape(_PAIR_NODES, -1), steps.reshape(_PAIR_NODES, -1)
 
 
-# There ℓ′ may be steep where q̃ has little mass. The mixed slope
-# in v then varies more than the score, even fitted, and is not used. What the fits gain is computed
-# on nodes, which err: a gain counts only if it is larger than their error.
+# With two peaks ℓ′ may be steep where q̃ has little mass. The mixed slope in v then varies more than
+# the score, even fitted, and is not used. The gain of a fit is computed on nodes, which err: a gain
+# counts only if it is larger than their error.
 
 _BETTER = 0.5
 """Largest variance of the mixed slope in v, relative to that of the score, to prefer it."""
@@ -236,8 +257,9 @@ _WORTHWHILE = 0.03
 
 
 def _sketch_two_peaks(examples: FlatExamples) -> tuple[Row, ...]:
-    """Return the same as `_sketch_peak`."""
-    variance, peaks = examples.variance, find_peaks(examples)
+    """Return the columns of `_sketch_peak`, from nodes over both peaks."""
+    variance = examples.variance
+    peaks = find_peaks(examples)
     delta, step = _nodes_over(peaks, variance)
     log_z, mass, first, second = _weigh(examples, delta, step, peaks.height.amax(0))
     centre = (mass * delta).sum(0)
@@ -249,11 +271,12 @@ def _sketch_two_peaks(examples: FlatExamples) -> tuple[Row, ...]:
         for weight in (mixed, torch.ones_like(mixed))
         for slope in mixed_slopes(delta, first, second, variance, weight)
     ]
-    coefficients, left = [], []
+    coefficients = []
+    left = []
     for slope, (a1, a2, explained) in zip(options, fit(options, variates, mass), strict=True):
         total = (mass * slope).mul_(slope).sum(0)
         worthwhile = explained > _WORTHWHILE * total
-        coefficients += [torch.where(worthwhile, each, 0.0) for each in (a1, a2)]
+        coefficients += [torch.where(worthwhile, a, 0.0) for a in (a1, a2)]
         left.append(total - torch.where(worthwhile, explained, 0.0))
     better = left[1] < _BETTER * left[3]
     weight = torch.where(better, mixed, 1.0)
@@ -322,7 +345,8 @@ class ProductSampling(Rule):
         """Raise `InvalidInputError` for settings out of range."""
         if not callable(self.num_samples):
             check_num_samples(self.num_samples)
-        samplers, forms = ("auto", "paper"), ("mixed", "score", "pathwise")
+        samplers = ("auto", "paper")
+        forms = ("mixed", "score", "pathwise")
         require(self.sampler in samplers, "sampler", f"one of {samplers}", repr(self.sampler))
         require(self.gradient in forms, "gradient", f"one of {forms}", repr(self.gradient))
 
@@ -370,7 +394,7 @@ class ProductSampling(Rule):
     def _over_latents(
         self, examples: FlatExamples, num_samples: int, generator: Generator
     ) -> Estimate:
-        """Return the same for several latents, with the exact value where quadrature has it."""
+        """Return the estimate for several latents, with the exact value where quadrature has it."""
         likelihood, y, mean, variance = examples
         delta = draw_latents(examples, num_samples, generator)
         _, first, second = likelihood.derivatives(y, mean + delta)

@@ -37,7 +37,8 @@ class Quadrature(Rule):
 
     def __post_init__(self) -> None:
         """Raise `InvalidInputError` for an unknown kind or number of nodes."""
-        number, kinds = self.num_nodes, ("trapezoid", "gauss_hermite")
+        number = self.num_nodes
+        kinds = ("trapezoid", "gauss_hermite")
         if number != "auto" and not (isinstance(number, int) and number >= 2):
             refuse("num_nodes of Quadrature", "'auto' or at least 2", repr(number))
         if self.nodes not in kinds:
@@ -45,8 +46,8 @@ class Quadrature(Rule):
 
     @override
     def fixed_work(self, likelihood: Likelihood) -> bool:
-        known = likelihood.integration.fixed_work and self == Quadrature()
-        return known and self._method(likelihood).fixed_work
+        fixed = likelihood.integration.fixed_work and self == Quadrature()
+        return fixed and self._method(likelihood).fixed_work
 
     @override
     def _evaluate(self, likelihood: Likelihood, rows: Rows, context: Context) -> Values:

@@ -3,7 +3,7 @@
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, ClassVar, NamedTuple, final
+from typing import ClassVar, NamedTuple, cast, final
 
 import torch
 from typing_extensions import override
@@ -22,11 +22,13 @@ Schedule = int | float | Callable[[int], int | float]
 
 
 class Context(NamedTuple):
-    """Training step, which schedules read, and random generator of one evaluation of a rule."""
+    """What one evaluation of a rule depends on besides its arguments."""
 
     step: int = 0
+    """Training step, which schedules read."""
+
     generator: torch.Generator | None = None
-    """Never None for a rule that draws."""
+    """Source of random numbers, never None for a rule that draws."""
 
 
 class Rule(ABC):
@@ -96,17 +98,14 @@ class ClosedForm(Rule):
     @override
     def _evaluate(self, likelihood: Likelihood, rows: Rows, context: Context) -> Values:
         self.check(likelihood)
-        formula: Any = likelihood
-        value: Values = formula.log_predictive(*rows)
-        return value
+        return cast(ClosedFormLogPredictive, likelihood).log_predictive(*rows)
 
     @override
     def slopes(self, likelihood: Likelihood, rows: Rows) -> Slopes | None:
         if not has(likelihood, LogPredictiveSlopes):
             return None
-        formula: Any = likelihood
-        slopes: Slopes = formula.log_predictive_slopes(*(row.double() for row in rows))
-        return slopes
+        wide = (row.double() for row in rows)
+        return cast(LogPredictiveSlopes, likelihood).log_predictive_slopes(*wide)
 
     @override
     def check(self, likelihood: Likelihood) -> None:

@@ -34,8 +34,14 @@ _TRIES = 4
 """Proposals made at once for each draw that the first round rejected."""
 
 _MAX_PAPER_ROUNDS = 32
+"""Rounds of the paper's sampler; another one draws what is missing after them."""
+
 _MAX_CELL_ROUNDS = 1000
+"""Rounds of the sampler with cells, which accepts almost surely before."""
+
 _MAX_HAT_ROUNDS = 64
+"""Rounds of the sampler with a hat, which accepts almost surely before."""
+
 _ROUNDS_BEFORE_CELLS = 3
 """Plain rejection serves most targets of a bounded likelihood and is cheaper than cells."""
 
@@ -75,17 +81,18 @@ def draw_inflated(examples: FlatExamples, num_samples: int, generator: Generator
 def _draw_bounded(
     examples: FlatExamples, num_samples: int, generator: Generator, max_rounds: int
 ) -> Points:
-    """Use the paper's sampler for some rounds, then another exact one for the missing draws."""
+    """Draw by the paper's sampler in at most these rounds, then by another exact one."""
     draws = draw_as_paper(examples, num_samples, generator, max_rounds)
-    left = torch.nonzero(draws.unfinished.any(0)).squeeze(-1)
-    if left.numel() == 0:
+    index = torch.nonzero(draws.unfinished.any(0)).squeeze(-1)
+    if index.numel() == 0:
         return draws.delta
-    some = examples.take(left)
-    if some.likelihood.integration.log_concave or has(some.likelihood, ExtraZeros):
-        rest = draw_product(some, None, num_samples, generator, "auto")
+    unfinished = examples.take(index)
+    likelihood = unfinished.likelihood
+    if likelihood.integration.log_concave or has(likelihood, ExtraZeros):
+        rest = draw_product(unfinished, None, num_samples, generator, "auto")
     else:
-        rest = draw_from_cells(some, num_samples, generator)
-    return torch.where(draws.unfinished, draws.delta.index_copy(1, left, rest), draws.delta)
+        rest = draw_from_cells(unfinished, num_samples, generator)
+    return torch.where(draws.unfinished, draws.delta.index_copy(1, index, rest), draws.delta)
 
 
 def draw_by_rejection(
@@ -103,9 +110,9 @@ def draw_by_rejection(
             break
         tries, hits = propose(missing % draws.shape[-1], _TRIES)
         first = hits.to(torch.int8).argmax(0, keepdim=True)
-        found = hits.any(0)
-        flat[missing[found]] = tries.gather(0, first).squeeze(0)[found]
-        missing = missing[~found]
+        hit = hits.any(0)
+        flat[missing[hit]] = tries.gather(0, first).squeeze(0)[hit]
+        missing = missing[~hit]
     unfinished = torch.zeros_like(flat, dtype=torch.bool)
     unfinished[missing] = True
     return flat.reshape(draws.shape), unfinished.reshape(draws.shape)
@@ -149,15 +156,15 @@ def draw_from_cells(examples: FlatExamples, num_samples: int, generator: Generat
 
     def propose(index: Int[Tensor, " r"] | None, tries: int) -> Proposals:
         chosen = torch.arange(y.shape[0], device=y.device) if index is None else index
-        some = examples.take(chosen)
+        subset = examples.take(chosen)
         cumulative = share[:, chosen].T.contiguous()
-        pick = uniform(tries, some.mean, generator).T * cumulative[:, -1:]
+        pick = uniform(tries, subset.mean, generator).T * cumulative[:, -1:]
         cell = torch.searchsorted(cumulative, pick.contiguous()).T
         column = chosen.expand(cell.shape)
         z = sample_between(edges[cell, column], edges[cell + 1, column], generator)
         delta = deviation[chosen] * z
-        f = some.mean + delta
-        log_ratio = some.likelihood.log_prob(some.y, f) - log_max[cell, column]
+        f = subset.mean + delta
+        log_ratio = subset.likelihood.log_prob(subset.y, f) - log_max[cell, column]
         return delta, log_ratio >= -exponential(tries, f[0], generator)
 
     draws, unfinished = draw_by_rejection(propose, num_samples, _MAX_CELL_ROUNDS)
@@ -182,7 +189,8 @@ def _edges(examples: FlatExamples, deviation: Row) -> Cells:
 def _log_mass(lower: Cells, upper: Cells) -> Cells:
     """Return log(Φ(upper) − Φ(lower)), computed in the smaller tail."""
     mirrored = lower + upper > 0
-    a, b = torch.where(mirrored, -upper, lower), torch.where(mirrored, -lower, upper)
+    a = torch.where(mirrored, -upper, lower)
+    b = torch.where(mirrored, -lower, upper)
     top = log_ndtr(b)
     return top + log1mexp(top - log_ndtr(a))
 
@@ -199,16 +207,22 @@ class Hat(NamedTuple):
     """Cap and tangents; lengths are measured from the mode, heights from the cap."""
 
     centre: Row
+    """δ near the mode."""
+
     cap: Row
-    """δ near the mode, and the height of the flat piece, above any value of h."""
+    """Height of the flat piece, above any value of h."""
 
     left: Row
+    """Distance at which the left tangent meets the cap."""
+
     right: Row
-    """Distances at which the left and the right tangent meet the cap."""
+    """Distance at which the right tangent meets the cap."""
 
     left_scale: Row
+    """1/slope of the left tangent: the mean of its exponential tail."""
+
     right_scale: Row
-    """1/slope of the tangents: the means of their exponential tails."""
+    """1/slope of the right tangent: the mean of its exponential tail."""
 
 
 def draw_with_hat(
@@ -220,8 +234,8 @@ def draw_with_hat(
     def propose(index: Int[Tensor, " r"] | None, tries: int) -> Proposals:
         if index is None:
             return propose_from_hat(examples, hat, tries, generator)
-        some = Hat(*(column[index] for column in hat))
-        return propose_from_hat(examples.take(index), some, tries, generator)
+        hats = Hat(*(column[index] for column in hat))
+        return propose_from_hat(examples.take(index), hats, tries, generator)
 
     draws, unfinished = draw_by_rejection(propose, num_samples, _MAX_HAT_ROUNDS)
     _require_finished(unfinished, "The sampler for log-concave likelihoods")
@@ -291,13 +305,16 @@ class PaperDraws(NamedTuple):
     """Draws of the paper's sampler after a bounded number of rounds."""
 
     delta: Points
+    """Draws minus the mean of q, meaningless where unfinished."""
+
     unfinished: Bool[Tensor, "k n"]
-    """Draws minus the mean of q, meaningless where unfinished: without an accepted proposal."""
+    """Where no proposal was accepted."""
 
     proposals: Row
+    """Observed proposals per accepted one, an estimate of p_max / E_q[p]."""
+
     accepted: Row
-    """Observed proposals per accepted one, an estimate of p_max / E_q[p]; and accepted ones, more
-    than were asked for, since several are made at a time."""
+    """Accepted proposals: more than were asked for, since several are made at a time."""
 
 
 def draw_as_paper(
@@ -310,15 +327,17 @@ def draw_as_paper(
     """Draw from q̃ by the paper's method; `widen=False` keeps n = 1."""
     log_max = one_peak(examples).log_max(examples.y)
     width = choose_width(examples) if widen else torch.ones_like(examples.mean)
-    tried, accepted = torch.zeros_like(width), torch.zeros_like(width)
+    tried = torch.zeros_like(width)
+    accepted = torch.zeros_like(width)
 
     def propose(index: Int[Tensor, " r"] | None, tries: int) -> Proposals:
         chosen = torch.arange(len(width), device=width.device) if index is None else index
         likelihood, y, mean, v = examples.take(chosen)
-        n, z = width[chosen], standard_normal(tries, v, generator)
+        n = width[chosen]
+        z = standard_normal(tries, v, generator)
         delta = torch.sqrt(n * v) * z
         log_prob = likelihood.log_prob(y, mean + delta)
-        # log q(δ) − log N(δ; 0, n·v) with δ² = n·v·z²
+        # log q(δ) − log N(δ; 0, n·v) = ½(log n − (n − 1)z²) with δ² = n·v·z².
         log_ratio = 0.5 * (torch.log(n) - (n - 1) * z**2)
         hits = log_prob - log_max[chosen] + log_ratio >= -exponential(tries, v, generator)
         tried.index_add_(0, chosen, torch.full_like(v, tries))

@@ -21,16 +21,19 @@ from directgp.shapes import BatchedRow, Marginals
 
 
 class LossGradient(NamedTuple):
-    """Losses, and the gradient of Σ_i weight_i·loss_i.
-
-    It has weight_i·∂loss_i/∂μ_i, weight_i·∂loss_i/∂v_i, and one tensor for each of
-    `Likelihood.learned`.
-    """
+    """Losses, and the gradient of Σ_i weight_i·loss_i."""
 
     losses: BatchedRow
+    """loss_i."""
+
     mean: BatchedRow
+    """weight_i·∂loss_i/∂μ_i."""
+
     variance: BatchedRow
+    """weight_i·∂loss_i/∂v_i."""
+
     parameters: tuple[Tensor, ...]
+    """The gradient in each of `Likelihood.learned`."""
 
 
 class PointLoss(ABC):
@@ -127,10 +130,10 @@ class PointLoss(ABC):
             losses = self(likelihood, y, q, generator=generator, step=step)
             total = (weights * losses).sum()
         wanted = (q.mean, q.variance, *likelihood.learned())
-        mean, variance, *others = torch.autograd.grad(
+        mean, variance, *parameters = torch.autograd.grad(
             total, wanted, allow_unused=True, materialize_grads=True
         )
-        return LossGradient(losses.detach(), mean, variance, tuple(others))
+        return LossGradient(losses.detach(), mean, variance, tuple(parameters))
 
     def _slopes(self, likelihood: Likelihood, rows: Rows) -> Slopes | None:
         """Return minus the loss, and its slopes in mean, variance and constants of the likelihood.
@@ -304,7 +307,8 @@ class LogLoss(PointLoss):
         generator: torch.Generator | None = None,
         step: int = 0,
     ) -> BatchedRow:
-        rule, q = resolve_rule(self.rule, likelihood), marginals
+        rule = resolve_rule(self.rule, likelihood)
+        q = marginals
         return -rule(likelihood, y, q.mean, q.variance, generator=generator, step=step)
 
     @override
@@ -337,11 +341,13 @@ def resolve_point_loss(objective: str | PointLoss, rule: Rule | str = "auto") ->
     if objective == LogLoss.name:
         return LogLoss(rule)
     if isinstance(objective, PointLoss):
-        loss, remedy = objective, "Give a LogLoss its rule: LogLoss(rule=...)."
+        loss = objective
+        remedy = "Give a LogLoss its rule: LogLoss(rule=...)."
     else:
         names = sorted(row.name for row in LOSSES.values() if not row.collapsed)
         allowed = f"one of {names} or a PointLoss"
         require(objective in names, "objective", allowed, repr(objective))
-        loss, remedy = LOSSES[objective].make(), "The rule is for 'log_loss'."
+        loss = LOSSES[objective].make()
+        remedy = "The rule is for 'log_loss'."
     require(rule == "auto", f"rule for {type(loss).__name__}", "'auto'", repr(rule), remedy)
     return loss

@@ -36,16 +36,24 @@ class DeterministicLoss(PointLoss):
     """
 
     _capability: ClassVar[type]
+    """The protocol that a likelihood must have."""
+
     _needs: ClassVar[str]
+    """The capability in words."""
+
     _remedy: ClassVar[str] = "Use Gaussian, or log_loss."
+    """The last sentence of a refusal."""
+
     _knows_limits: ClassVar[bool] = False
-    """Whether the loss of a censored target is that of what is known of it."""
+    """Whether the loss of a censored target is computed from its limit."""
 
     @override
     def check(self, likelihood: Likelihood) -> None:
         if not has(likelihood, self._capability):
-            given = f"Got {type(likelihood).__name__}. {self._remedy}"
-            raise UnsupportedError(f"{type(self).__name__} needs {self._needs}. {given}")
+            raise UnsupportedError(
+                f"{type(self).__name__} needs {self._needs}. Got {type(likelihood).__name__}. "
+                f"{self._remedy}"
+            )
         if has(likelihood, Censored) and not self._knows_limits:
             raise UnsupportedError(
                 f"{type(self).__name__} compares predictions with y, and a censored y is only a "
@@ -64,7 +72,8 @@ class DeterministicLoss(PointLoss):
         step: int = 0,
     ) -> BatchedRow:
         self.check(likelihood)
-        mean, variance = marginals.mean, marginals.variance
+        mean = marginals.mean
+        variance = marginals.variance
         wide = of_one_shape(y.double(), mean.double(), variance.double(), likelihood.num_latent)
         return self._evaluate(likelihood, *wide).to(mean.dtype)
 

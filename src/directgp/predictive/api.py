@@ -12,7 +12,7 @@ from directgp.likelihoods.base import Likelihood
 from directgp.likelihoods.capabilities import ClosedFormCRPS, MappedCDF, has_two_labels
 from directgp.likelihoods.numeric import sum_counts
 from directgp.log_expectations.api import resolve_rule
-from directgp.predictive.distributions import SampledDistribution, distribution_of
+from directgp.predictive.distributions import distribution_of
 from directgp.predictive.moments import (
     centre,
     check_coverage,
@@ -22,6 +22,7 @@ from directgp.predictive.moments import (
     wide_marginals,
     wide_targets,
 )
+from directgp.predictive.sampled import SampledDistribution
 from directgp.shapes import Marginals, Points, Row, Values
 
 
@@ -134,8 +135,10 @@ _MAX_COUNTS = 256
 """Largest number of counts on either side of y that are evaluated; the rest is interpolated."""
 
 _FARTHEST = 700.0
+"""x where e^x ends."""
+
 _LINE = 40.0
-"""Where e^x ends, and the distance over which it falls to nothing."""
+"""Distance over which e^x falls to nothing."""
 
 _NODES = 64
 """Gauss–Legendre nodes on either side of y."""
@@ -167,9 +170,10 @@ def predictive_crps(likelihood: Likelihood, y: Num[Tensor, " n"], marginals: Mar
         return distribution.crps(target.double()).to(target)
     low, high = predictive_quantiles(likelihood, marginals, [_TAIL, 1 - _TAIL])
     counts = likelihood.task == "count"
-    area, last = (_counted, target - 1) if counts else (_integrated, target)
+    area = _counted if counts else _integrated
     if isinstance(likelihood, MappedCDF):
         area = _integrated_on_line
+    last = target - 1 if counts else target
     below = area(likelihood, marginals, torch.minimum(low, target), last, upper=False)
     return below + area(likelihood, marginals, target, torch.maximum(high, target), upper=True)
 
@@ -187,14 +191,10 @@ def _integrated(
     """Integrate P(Y ≤ t)², or P(Y > t)², over u with t = centre + scale·sinh(u)."""
     low, centre, high = predictive_quantiles(likelihood, marginals, [0.25, 0.5, 0.75])
     scale = high - low
-    x, weight = (
-        torch.as_tensor(each).to(start) for each in np.polynomial.legendre.leggauss(_NODES)
-    )
     first, last = (torch.asinh((t - centre) / scale) for t in (start, end))
-    u = first + 0.5 * (x[:, None] + 1) * (last - first)
+    u, weight, half = _legendre(first, last)
     squares = _squares(likelihood, marginals, centre + scale * torch.sinh(u), upper)
-    slope = 0.5 * (last - first) * scale * torch.cosh(u)
-    total: Row = (weight[:, None] * squares * slope).sum(0)
+    total: Row = (weight * squares * (half * scale * torch.cosh(u))).sum(0)
     return total
 
 
@@ -204,18 +204,23 @@ def _integrated_on_line(
     """Integrate P(Y ≤ t)², or P(Y > t)², over the variable of `to_line`."""
     ends = torch.stack([likelihood.to_line(start), likelihood.to_line(end)])
     first, last = ends.clamp(-_FARTHEST, _FARTHEST).sort(0).values
-    first = torch.maximum(first, last - _LINE)
-    x, weight = (
-        torch.as_tensor(each).to(start) for each in np.polynomial.legendre.leggauss(_NODES)
-    )
-    u = first + 0.5 * (x[:, None] + 1) * (last - first)
+    u, weight, half = _legendre(torch.maximum(first, last - _LINE), last)
     squares = _squares(likelihood, marginals, likelihood.from_line(u), upper)
-    slope = 0.5 * (last - first) * likelihood.line_slope(u)
-    total: Row = (weight[:, None] * squares * slope).sum(0)
+    total: Row = (weight * squares * (half * likelihood.line_slope(u))).sum(0)
     return total
 
 
+def _legendre(first: Row, last: Row) -> tuple[Points, Points, Row]:
+    """Return Gauss–Legendre nodes between two ends, weights on [−1, 1], and half the length."""
+    x, weight = (
+        torch.as_tensor(rule).to(first) for rule in np.polynomial.legendre.leggauss(_NODES)
+    )
+    half = 0.5 * (last - first)
+    return first + (x[:, None] + 1) * half, weight[:, None], half
+
+
 def _squares(likelihood: Likelihood, marginals: Marginals, t: Points, upper: bool) -> Points:
-    many = Marginals(marginals.mean.expand_as(t), marginals.variance.expand_as(t))
-    probability = predictive_cdf(likelihood, t, many)
+    """Return P(Y ≤ t)², or P(Y > t)² if `upper`."""
+    wide = Marginals(marginals.mean.expand_as(t), marginals.variance.expand_as(t))
+    probability = predictive_cdf(likelihood, t, wide)
     return (1 - probability if upper else probability).square()

@@ -19,8 +19,10 @@ _OPEN_UNIT_INTERVAL = "between 0 and 1, ends excluded"
 
 def wide_marginals(who: str, marginals: Marginals) -> tuple[Values, Values]:
     """Return mean and variance in float64; raise `InvalidInputError` if they are not valid."""
-    mean, variance = marginals.mean, marginals.variance
-    alike, shape = f"of the shape of the mean, {tuple(mean.shape)}", tuple(variance.shape)
+    mean = marginals.mean
+    variance = marginals.variance
+    alike = f"of the shape of the mean, {tuple(mean.shape)}"
+    shape = tuple(variance.shape)
     require(mean.shape == variance.shape, f"variance of {who}", alike, f"shape {shape}")
     remedy = "Reshape it to (1,)."
     require(mean.dim() > 0, f"mean of {who}", "of shape (..., n)", "a scalar", remedy)
@@ -33,22 +35,22 @@ def example_rows(likelihood: Likelihood, mean: Values) -> Values:
     return mean if likelihood.num_latent == 1 else mean[..., 0, :]
 
 
-def wide_targets(who: str, y: Num[Tensor, "..."], like: Values) -> Values:
+def wide_targets(who: str, y: Num[Tensor, "..."], rows: Values) -> Values:
     """Return targets in float64; raise `InvalidInputError` if not finite or of a wrong shape."""
-    fits = y.shape[-1:] == like.shape[-1:] and broadcast_shape(y.shape, like.shape) is not None
-    allowed = f"of shape (..., {like.shape[-1]}), broadcasting with {tuple(like.shape)}"
+    fits = y.shape[-1:] == rows.shape[-1:] and broadcast_shape(y.shape, rows.shape) is not None
+    allowed = f"of shape (..., {rows.shape[-1]}), broadcasting with {tuple(rows.shape)}"
     require(fits, f"y of {who}", allowed, f"shape {tuple(y.shape)}", "Flatten a column first.")
     require_all(torch.isfinite(y), y, f"y of {who}", "finite")
     return y.double()
 
 
-def wide_levels(who: str, levels: Sequence[float] | Values, like: Values) -> Float[Tensor, "k ..."]:
-    """Return levels in float64, followed by as many axes as `like` has."""
-    tensor = torch.as_tensor(levels, dtype=torch.float64, device=like.device)
+def wide_levels(who: str, levels: Sequence[float] | Values, rows: Values) -> Float[Tensor, "k ..."]:
+    """Return levels in float64, followed by as many axes as the rows have."""
+    tensor = torch.as_tensor(levels, dtype=torch.float64, device=rows.device)
     name = f"levels of {who}"
     require(tensor.dim() == 1, name, "a list of numbers", f"shape {tuple(tensor.shape)}")
     require_all((tensor > 0) & (tensor < 1), tensor, name, _OPEN_UNIT_INTERVAL)
-    return tensor.reshape(-1, *([1] * like.dim()))
+    return tensor.reshape(-1, *([1] * rows.dim()))
 
 
 def check_coverage(who: str, coverage: float) -> None:
@@ -62,6 +64,9 @@ def check_coverage(who: str, coverage: float) -> None:
 
 DROP = 32.0
 """The sum ends where a density has fallen by e^−32."""
+
+REACH = math.sqrt(2 * DROP)
+"""Standard deviations of q on either side, where its density has fallen by e^−32."""
 
 
 def log_gamma_step(width: Values) -> Values:
@@ -86,7 +91,8 @@ def integrate_in_batches(
     """
     flat = likelihood.take(torch.ones_like(needed, dtype=torch.bool))
     columns = [example.expand(needed.shape).reshape(-1) for example in examples]
-    order, parts = [], []
+    order = []
+    parts = []
     for number, index in blocks_by_nodes(needed.reshape(-1)):
         order.append(index)
         parts.append(integral(number, flat.take(index), *(column[index] for column in columns)))
@@ -94,9 +100,9 @@ def integrate_in_batches(
     return torch.empty_like(values).index_copy(0, torch.cat(order), values).reshape(needed.shape)
 
 
-def midpoints(number: int, like: Row) -> Float[Tensor, "k 1"]:
-    """Return the midpoints of equal steps from 0 to 1."""
-    return (torch.arange(number, dtype=like.dtype, device=like.device)[:, None] + 0.5) / number
+def midpoints(number: int, row: Row) -> Float[Tensor, "k 1"]:
+    """Return the midpoints of equal steps from 0 to 1, in dtype and on the device of the row."""
+    return (torch.arange(number, dtype=row.dtype, device=row.device)[:, None] + 0.5) / number
 
 
 def normal_average(
@@ -108,7 +114,7 @@ def normal_average(
     return (weight * function(mean + torch.sqrt(variance) * z)).sum(0) / weight.sum()
 
 
-_REACH = 18.0
+_MOMENT_REACH = 18.0
 """Standard deviations of q on either side; the integrand of E_q[e^f], v = 100, peaks at 10."""
 
 
@@ -198,14 +204,16 @@ def _integrate(
             f"{type(likelihood).__name__} has none. Give it both."
         )
     deviation = torch.sqrt(variance.detach())
-    strip = likelihood.integration.strip_right_of(likelihood, mean.detach() - _REACH * deviation)
-    needed = 2 * _REACH * deviation / step_for(deviation, strip, DROP)
+    strip = likelihood.integration.strip_right_of(
+        likelihood, mean.detach() - _MOMENT_REACH * deviation
+    )
+    needed = 2 * _MOMENT_REACH * deviation / step_for(deviation, strip, DROP)
     return integrate_in_batches(integral, likelihood, needed, mean, variance)
 
 
 def _expected(number: int, likelihood: Likelihood, mean: Values, variance: Values) -> Values:
     """Compute E_q[E[y given f]]."""
-    return normal_average(likelihood.conditional_mean, mean, variance, number, _REACH)
+    return normal_average(likelihood.conditional_mean, mean, variance, number, _MOMENT_REACH)
 
 
 def _spread(number: int, likelihood: Likelihood, mean: Values, variance: Values) -> Values:
@@ -215,4 +223,4 @@ def _spread(number: int, likelihood: Likelihood, mean: Values, variance: Values)
     def square(f: Values) -> Values:
         return likelihood.conditional_variance(f) + (likelihood.conditional_mean(f) - expected) ** 2
 
-    return normal_average(square, mean, variance, number, _REACH)
+    return normal_average(square, mean, variance, number, _MOMENT_REACH)
