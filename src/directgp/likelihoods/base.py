@@ -21,9 +21,8 @@ from directgp.likelihoods.numeric import (
     draws_by_cdf,
     moments_given,
 )
-from directgp.likelihoods.rows import RowConstants
+from directgp.likelihoods.rows import ExampleView, RowConstants
 from directgp.likelihoods.units import Units
-from directgp.likelihoods.view import ExampleView
 from directgp.numerics.special import softplus, softplus_inverse
 from directgp.registry import Task
 from directgp.shapes import Targets, Values

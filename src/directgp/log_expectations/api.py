@@ -15,8 +15,7 @@ from directgp.integration.trapezoid import TrapezoidSums
 from directgp.likelihoods.base import Likelihood, broadcast_shape, check_shape
 from directgp.likelihoods.capabilities import ClosedFormLogPredictive
 from directgp.likelihoods.own import check_smooth, probes, written_by_user
-from directgp.log_expectations.quadrature import Quadrature
-from directgp.log_expectations.rule import ClosedForm, Rule
+from directgp.log_expectations.rule import ClosedForm, Quadrature, Rule
 from directgp.registry import LARGEST, MAX_COUNT, RULES
 from directgp.shapes import Targets, Values
 

@@ -36,9 +36,9 @@ from directgp.likelihoods.base import Likelihood
 from directgp.likelihoods.capabilities import ClosedFormLogPredictive, ExactProductSampler
 from directgp.log_expectations.latents import draw_latents
 from directgp.log_expectations.monte_carlo import BiasedMonteCarlo
-from directgp.log_expectations.quadrature import Quadrature
 from directgp.log_expectations.rule import (
     Context,
+    Quadrature,
     Rule,
     Schedule,
     at_step,
