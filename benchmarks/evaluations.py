@@ -33,14 +33,12 @@ from directgp.errors import NumericalError
 from directgp.likelihoods import Gaussian, Likelihood, NegativeBinomial, Poisson, Probit, StudentT
 from directgp.objectives import GibbsLoss, LogLoss
 from directgp.objectives.base import Objective
-from directgp.training.batches import Randomness
 from directgp.training.beta_path import repeated
 from directgp.training.curvature import FlatParameters
-from directgp.training.data import Data, Model
+from directgp.training.data import Data, Model, Randomness
 from directgp.training.graphs import RecordedWork
-from directgp.training.problems import ModelProblem
+from directgp.training.problems import FreeProblem, ModelProblem
 from directgp.training.profiled import ProfiledProblem
-from directgp.training.q_problems import FreeProblem
 
 Row = dict[str, Any]
 Size = tuple[int, int]

@@ -25,10 +25,9 @@ from benchmarks.peers.tables import markdown, spread_text
 from directgp.likelihoods import Softmax
 from directgp.objectives import GibbsLoss, LogLoss, Objective
 from directgp.posteriors import SparsePosterior
-from directgp.training.batches import Randomness
-from directgp.training.data import Data, Model
+from directgp.training.data import Data, Model, Randomness
 from directgp.training.graphs import RecordedWork
-from directgp.training.q_problems import FreeProblem
+from directgp.training.problems import FreeProblem
 
 SAMPLES = 10
 LIBRARIES = ("directgp", "GPyTorch")

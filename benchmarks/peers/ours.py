@@ -14,9 +14,8 @@ from directgp.objectives import GibbsLoss, LogLoss
 from directgp.objectives.base import Objective
 from directgp.posteriors import Prior, SparsePosterior
 from directgp.training.adam import AdamState
-from directgp.training.batches import Randomness
-from directgp.training.data import Data, Model
-from directgp.training.q_problems import FreeProblem
+from directgp.training.data import Data, Model, Randomness
+from directgp.training.problems import FreeProblem
 
 
 def sparse_posterior(t: dict[str, Tensor], nugget: float) -> SparsePosterior:

@@ -8,7 +8,7 @@ from jaxtyping import Num
 from torch import Tensor
 
 from directgp.errors import require
-from directgp.integration.capabilities import has
+from directgp.integration.contract import has
 from directgp.likelihoods.base import Likelihood, can_draw
 from directgp.likelihoods.capabilities import ConditionalCDF, has_two_labels
 from directgp.likelihoods.numeric import (

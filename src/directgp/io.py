@@ -87,8 +87,10 @@ class FileKind:
     """A kind of file, such as a checkpoint or a model."""
 
     name: str
+    """Name in error messages."""
+
     writer: str
-    """Name in error messages, and the function that writes it."""
+    """The function that writes it."""
 
     key: str
     """Key of the manifest in the metadata; different for each kind."""
@@ -100,9 +102,13 @@ class FileKind:
     """Raised if such a file cannot be written or read."""
 
     if_unreadable: str
+    """Remedy for a path that cannot be read."""
+
     if_damaged: str
+    """Remedy for wrong contents."""
+
     if_other_schema: str
-    """Remedies for a path that cannot be read, for wrong contents and for another layout."""
+    """Remedy for another layout."""
 
     def damaged(self, path: str, what: str, cause: Exception | None = None) -> NoReturn:
         """Raise the error for a file with wrong contents."""
@@ -125,7 +131,8 @@ def write_file(
     manifest: Mapping[str, Any],
 ) -> None:
     """Write tensors and manifest to one file, atomically."""
-    who, allowed = "name of a tensor", "another name; safetensors uses this one"
+    who = "name of a tensor"
+    allowed = "another name; safetensors uses this one"
     require("__metadata__" not in tensors, who, allowed, "__metadata__")
     copies = {
         name: on_cpu(name, tensor).clone(memory_format=torch.contiguous_format)
@@ -207,7 +214,7 @@ def _check_tensors(header: Any, size: int) -> None:
     """Raise ValueError unless the tensors listed in the header take `size` bytes in all."""
     if not isinstance(header, dict):
         raise ValueError("a header without tensors")
-    entries = [each for name, each in header.items() if name != "__metadata__"]
+    entries = [entry for name, entry in header.items() if name != "__metadata__"]
     if len(entries) > MAX_TENSORS:
         raise ValueError(f"{len(entries):,} tensors, and {MAX_TENSORS:,} are allowed")
     try:

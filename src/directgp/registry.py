@@ -54,6 +54,8 @@ class LikelihoodRow(Row):
     """A likelihood; the first row of a task is the default of that task."""
 
     task: Task = "regression"
+    """The kind of the targets."""
+
     auto: bool = False
     """Whether ``likelihood="auto"`` of the estimators compares it with the others of its task, for
     targets that it `suits`."""
@@ -108,9 +110,13 @@ class RowConstant:
     """The argument of the estimators, and the option of the command line."""
 
     task: Task
+    """The kind of the targets."""
+
     allowed: str
+    """Which values are allowed, in words."""
+
     valid: Callable[[Any], Any]
-    """Which values are allowed, in words and as a function of arrays of numpy or torch."""
+    """Returns which values of an array of numpy or torch are allowed."""
 
     scales: Literal["not", "as target", "as variance"] = "not"
     """How the values change where the targets are standardised."""

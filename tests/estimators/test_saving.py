@@ -22,7 +22,7 @@ from directgp.errors import InvalidInputError, ModelFileError, UnsupportedError
 from directgp.io import read_file, write_file
 from directgp.likelihoods import Gaussian, Logistic, NegativeBinomial
 from directgp.log_expectations.product_sampling import ProductSampling
-from directgp.log_expectations.quadrature import Quadrature
+from directgp.log_expectations.rule import Quadrature
 from directgp.objectives import LogLoss, PinballLoss, ZeroOneCost
 from directgp.persistence.models import MODEL
 from tests.estimators.fitted_models import (

@@ -19,10 +19,9 @@ from directgp.log_expectations import BiasedMonteCarlo
 from directgp.objectives import GibbsLoss, LogLoss, Objective
 from directgp.posteriors import Prior, SparsePosterior
 from directgp.training import RelativeDecrease, Status, TrainingResult
-from directgp.training.batches import Randomness
-from directgp.training.data import Data, Model
+from directgp.training.data import Data, Model, Randomness
 from directgp.training.lbfgs import lbfgs
-from directgp.training.q_problems import FreeProblem, HeldProblem
+from directgp.training.problems import FreeProblem, HeldProblem
 from directgp.training.run import Run
 from tests.reference import gaussian_process as reference
 from tests.reference.gaussian_process import Array

@@ -30,12 +30,10 @@ from directgp.posteriors import SparsePosterior, blocks
 from directgp.posteriors.collapsed import Whitened
 from directgp.posteriors.prior import MeanName, Prior
 from directgp.registry import KernelName
-from directgp.training.batches import RandomBatches, Randomness
 from directgp.training.beta_path import repeated
-from directgp.training.data import Data, Model
-from directgp.training.problems import TrainingProblem
+from directgp.training.data import Data, Model, RandomBatches, Randomness
+from directgp.training.problems import FreeProblem, HeldProblem, QProblem, TrainingProblem
 from directgp.training.profiled import ProfiledProblem
-from directgp.training.q_problems import FreeProblem, HeldProblem, QProblem
 from directgp.training.run import Eliminated
 from tests.properties.checks import seeded
 

@@ -448,7 +448,7 @@ def _run(
         for place, path in merged[0].items():
             counts = store.merge(path)
             terminal.note(
-                f"{place}: {plural(counts.added, 'result')} added, {counts.known} known already, "
+                f"{place}: {plural(counts.added, 'result')} added, {counts.shared} known already, "
                 f"{counts.differing} known with another outcome, which is not taken."
             )
             if counts.damaged:

@@ -24,7 +24,7 @@ def datasets(data_dir: DataDir = None, json: Json = False, debug: Debug = False)
         for entry in catalogue.entries:
             file = find_in_folder(entry.name, folder)
             files[entry.name] = None if file is None else file.name
-    document: dict[str, Any] = {"datasets": [asdict(each) for each in (*embedded(), *held)]}
+    document: dict[str, Any] = {"datasets": [asdict(info) for info in (*embedded(), *held)]}
     for catalogue in listed:
         document[catalogue.name] = [
             {"name": entry.name, **entry.facts, "file": files[entry.name], "where": entry.where}

@@ -150,11 +150,11 @@ class ProgressDisplay(RunCallback):
     _groups: dict[str, TaskID] = field(default_factory=dict, init=False)
 
     @override
-    def begin(self, cells: Sequence[Cell], known: int) -> None:
+    def begin(self, cells: Sequence[Cell], num_finished: int) -> None:
         self._cells = cells
         sizes = Counter(cell.group for cell in cells)
         self._groups = {name: self._bars.add_task(name, total=n) for name, n in sizes.items()}
-        finished = f" {plural(known, self.noun)} finished already." if known else ""
+        finished = f" {plural(num_finished, self.noun)} finished already." if num_finished else ""
         expected = math.fsum(cell.expected_seconds for cell in cells) / (self.workers or math.inf)
         left = f", {rough_time(expected)} in all" if expected > _LONG else ""
         self.say(f"{plural(len(cells), self.noun)} to run{left}.{finished}")

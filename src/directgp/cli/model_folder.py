@@ -20,7 +20,8 @@ from directgp.errors import ModelFileError, cause_of, refuse
 from directgp.files import make_folder, read_bounded, sync_folder, target_of_draft
 from directgp.registry import ROW_CONSTANTS, Task
 
-MODEL_FILE, CARD_FILE = "model.safetensors", "table.json"
+MODEL_FILE = "model.safetensors"
+CARD_FILE = "table.json"
 
 _MAX_TEXT = 10_000
 """Characters of a name or a level, as many as the model allows for the name of a feature."""
@@ -41,10 +42,14 @@ class ModelCard(BaseModel):
     model_config = ConfigDict(strict=True, frozen=True, extra="forbid")
 
     format: Literal[1] = 1
+    """Version of this layout."""
+
     directgp: Text
-    """Version that wrote it."""
+    """Version of directgp that wrote the card."""
 
     name: Text
+    """Name of the data set."""
+
     source: Text
     """The table as the user named it."""
 
@@ -52,8 +57,14 @@ class ModelCard(BaseModel):
     """Whether the first row of its file has names."""
 
     rows: Annotated[int, Field(ge=1, le=2**53)]
+    """Number of training rows."""
+
     task: Task
+    """The kind of the target."""
+
     target: Text
+    """Column of the target."""
+
     classes: tuple[Text, ...] | None
     """Names of class 0, class 1, …"""
 
@@ -61,18 +72,28 @@ class ModelCard(BaseModel):
     """Class 1, where every other value of the target is class 0."""
 
     exposure: Text | None
+    """Column of exposures."""
+
     weights: Text | None
+    """Column of weights."""
+
     trials: Text | None = None
+    """Column of numbers of trials; files of earlier versions lack this field."""
+
     noise: Text | None = None
+    """Column of known noise variances; files of earlier versions lack this field."""
+
     upper: Text | None = None
-    """Columns of weights and row constants; files of earlier versions lack the last three."""
+    """Column of upper bounds; files of earlier versions lack this field."""
 
     encoding: Encoding
+    """How the columns become features."""
+
     fingerprint: Sha256
-    """Of the numbers that the model was trained on."""
+    """Checksum of the numbers that the model was trained on."""
 
     model_sha256: Sha256 | None = None
-    """Of the file of the model, which does not hold its own."""
+    """Checksum of the model file, which does not hold its own."""
 
     @property
     def row_column(self) -> tuple[str, str] | None:
@@ -116,7 +137,8 @@ def write_folder(out: Path, force: bool, model: Any, card: ModelCard) -> None:
 def load_folder(path: Path, device: str) -> tuple[Any, ModelCard]:
     """Load the estimator and its card from the folder, or from the model file in it."""
     folder = path.parent if path.name == MODEL_FILE else path
-    file, beside = folder / MODEL_FILE, folder / CARD_FILE
+    file = folder / MODEL_FILE
+    beside = folder / CARD_FILE
     wanted = f"MODEL must be a folder that directgp fit wrote. Got {str(path)!r}"
     if not file.is_file():
         raise ModelFileError(f"{wanted}, in which there is no {MODEL_FILE}. Check the path.")
@@ -216,10 +238,12 @@ def _same_classes(card: ModelCard, model: Any) -> bool:
 def _check_dates(form: str) -> None:
     """Raise ValueError for a format of dates that cannot be read."""
     try:
-        known = len(form) < 100 and datetime.strptime(datetime(2020, 12, 31).strftime(form), form)
+        readable = len(form) < 100 and datetime.strptime(
+            datetime(2020, 12, 31).strftime(form), form
+        )
     except Exception as error:  # a strange format may provoke any exception
         raise ValueError("a format of dates is unknown") from error
-    if not known:
+    if not readable:
         raise ValueError("a format of dates is unknown")
 
 

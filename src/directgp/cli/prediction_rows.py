@@ -78,19 +78,19 @@ def open_rows(
     decimals = source.table.reading.decimals(source.table.decimal)
     encoding = card.encoding
     used = [*encoding.column_names, *([row_name] if row_name else [])]
-    known = set(names)
+    columns_of_table = set(names)
     for name in used:
-        if name not in known:
+        if name not in columns_of_table:
             remedy = suggestion(name, names, "Its columns")
             refuse("DATA", "a table with all columns that the model uses", f"no {name!r}", remedy)
     for name in id_columns:
-        if name not in known:
+        if name not in columns_of_table:
             refuse_column("--id", name, names)
         if name in written:
             got = f"{name!r}, which is one of the predictions"
             refuse("--id", "a column of another name", got, "Rename it in the data.")
     also = [*id_columns, *([card.target] if score else [])]
-    wanted = [name for name in dict.fromkeys([*used, *also]) if name in known]
+    wanted = [name for name in dict.fromkeys([*used, *also]) if name in columns_of_table]
     # An id such as 007 stays text, unless the model uses it as a number.
     as_text = {*encoding.verbatim, *(set(id_columns) - {*used, card.target})}
     table = source.table.read(wanted, as_text=as_text)
@@ -101,8 +101,11 @@ def open_rows(
         raise InvalidInputError("DATA must have rows to predict. Got none.")
     decimal = decimals[0] if len(decimals) == 1 else source.table.decimal
     encoded = encoding.encode(table, decimal)
-    row_values, y, notes = None, None, list[str]()
-    usable, reasons = encoded.usable, encoded.reasons
+    row_values = None
+    y = None
+    notes = list[str]()
+    usable = encoded.usable
+    reasons = encoded.reasons
 
     def explain(faults: Mapping[int, str], then: str = "") -> None:
         for row, fault in faults.items():
@@ -167,7 +170,8 @@ def _numbers(
         values, bad, *_ = read_numbers(column, form or NumberFormat(decimals[0]))
     except TypeError:
         # Times, lists and the like.
-        values, bad = np.full(len(column), np.nan), np.flatnonzero(~is_missing(column))
+        values = np.full(len(column), np.nan)
+        bad = np.flatnonzero(~is_missing(column))
     texts = {row: shown_value(column[row]) for row in bad.tolist()}
     return values, {
         row: f"{name} is {text!r}, which is not a number" for row, text in texts.items()

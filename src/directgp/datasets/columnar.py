@@ -19,8 +19,11 @@ from directgp.datasets.readers import (
 _BUFFER_BYTES = 1 << 20
 """Bytes of a Parquet file held at once while its columns are decoded."""
 
-_ARROW_FILE, _ARROW_START = b"ARROW1", 8
-"""First bytes of an Arrow file, and where the stream in it starts; a stream has other bytes."""
+_ARROW_FILE = b"ARROW1"
+"""First bytes of an Arrow file; a stream has other bytes."""
+
+_ARROW_START = 8
+"""Position at which the stream in an Arrow file starts."""
 
 
 @final
@@ -44,9 +47,11 @@ class ParquetTable(ReadableTable):
         ):
             groups = [file.metadata.row_group(j) for j in range(file.num_row_groups)]
             size = sum(group.total_byte_size for group in groups)
-            rows, width = sum(group.num_rows for group in groups), len(self.names)
+            rows = sum(group.num_rows for group in groups)
+            width = len(self.names)
             require_memory(self.shown, size, rows, width, len(columns) / width)
-            wanted, kinds = set(columns), (pa.types.is_string, pa.types.is_binary)
+            wanted = set(columns)
+            kinds = (pa.types.is_string, pa.types.is_binary)
             fields = [field for field in file.schema_arrow if field.name in wanted]
             texts = [field.name for field in fields if any(kind(field.type) for kind in kinds)]
             if texts and size * rows > available_memory():
@@ -75,7 +80,8 @@ class ArrowTable(ReadableTable):
     @override
     def _names(self) -> Sequence[str]:
         with open_file(self.shown) as source:
-            index, start = self._index(source), source.tell()
+            index = self._index(source)
+            start = source.tell()
             schema = pa.ipc.open_stream(source).schema
             if index is not None and not schema.equals(index.schema):
                 raise pa.ArrowInvalid("its index has other columns than there are")
@@ -87,7 +93,8 @@ class ArrowTable(ReadableTable):
 
     @override
     def _read(self, columns: list[str], as_text: set[str]) -> pa.Table:
-        wanted, width = set(columns), len(self.names)
+        wanted = set(columns)
+        width = len(self.names)
         fields = [j for j, name in enumerate(self.names) if name in wanted]
         require_memory(
             self.shown, self._size.unpacked, self._size.rows, width, len(columns) / width
@@ -127,13 +134,14 @@ def arrow_size(source: BinaryIO) -> ArrowSize:
         if message.type == "dictionary":
             batch = batch.table(1) or batch
         else:
-            rows, batches = rows + batch.long(0), batches + 1
+            rows = rows + batch.long(0)
+            batches = batches + 1
         body = memoryview(message.body or b"")
         for start, length in batch.pairs(2):
             # A compressed buffer begins with its length; −1 says that this one is not compressed.
-            known = int.from_bytes(body[start : start + 8], "little", signed=True)
-            packed = batch.table(3) is not None and length >= 8 and known >= 0
-            unpacked += known if packed else length
+            unpacked_length = int.from_bytes(body[start : start + 8], "little", signed=True)
+            packed = batch.table(3) is not None and length >= 8 and unpacked_length >= 0
+            unpacked += unpacked_length if packed else length
     return ArrowSize(unpacked, rows, batches)
 
 

@@ -64,7 +64,8 @@ def require_memory(
 
     `size` is its bytes as text, or unpacked. Only a share of its columns is to be read.
     """
-    need, free = _COPIES * share * max(size, _NUMBER_BYTES * rows * columns), available_memory()
+    need = _COPIES * share * max(size, _NUMBER_BYTES * rows * columns)
+    free = available_memory()
     if need > free:
         _refuse_size(shown, f"more than {need / 1e9:.3g} GB of {free / 1e9:.3g} GB")
 
@@ -135,7 +136,9 @@ class ReadableTable(ABC):
     def __init__(
         self, shown: str, path: Path | None = None, reading: Reading | None = None
     ) -> None:
-        self.shown, self.path, self.reading = shown, path, reading or Reading()
+        self.shown = shown
+        self.path = path
+        self.reading = reading or Reading()
 
     @cached_property
     def names(self) -> tuple[str, ...]:
@@ -144,15 +147,17 @@ class ReadableTable(ABC):
             names = tuple(self._names())
         got = f"no column in {self.shown!r}"
         require(len(names) > 0, "The table", "of columns with names", got)
-        who, where = "Names of columns", f" in {self.shown!r}"
+        who = "Names of columns"
+        where = f" in {self.shown!r}"
         require_unique(names, who, "different from each other", "Rename or remove them.", where)
         return names
 
     def read(self, columns: Sequence[str] | None = None, as_text: Collection[str] = ()) -> pa.Table:
         """Return the table, or some columns; those of `as_text` stay as a text file has them."""
-        chosen, known = list(self.names if columns is None else columns), set(self.names)
+        chosen = list(self.names if columns is None else columns)
+        names = set(self.names)
         for name in chosen:
-            if name not in known:
+            if name not in names:
                 refuse_column(f"A column of {self.shown!r}", name, self.names)
         with readable(self.shown):
             return valid_table(self._read(chosen, set(as_text)))
@@ -160,7 +165,8 @@ class ReadableTable(ABC):
     def irregular_rows(self, *remedy: str) -> TableProblem:
         """Return the problem of rows that are too short or too long; an option leaves them out."""
         option, *values = remedy or ("--missing", "drop")
-        rows, width = len(self.irregular), plural(len(self.names), "value")
+        rows = len(self.irregular)
+        width = plural(len(self.names), "value")
         others = f" and {plural(rows - 1, 'other row')}" if rows > 1 else ""
         row, number = self.irregular[0]
         return TableProblem(

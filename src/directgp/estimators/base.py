@@ -81,9 +81,10 @@ class SparseGPEstimator(PredictingEstimator):
         if mean.ndim == 1:
             return self._latent_in_units(mean, std, 0)
         latents = [
-            self._latent_in_units(*each, p) for p, each in enumerate(zip(mean, std, strict=True))
+            self._latent_in_units(*moments, p)
+            for p, moments in enumerate(zip(mean, std, strict=True))
         ]
-        means, deviations = (np.stack(each, 1) for each in zip(*latents, strict=True))
+        means, deviations = (np.stack(moments, 1) for moments in zip(*latents, strict=True))
         return means, deviations
 
     def log_density(self, X: ArrayLike, y: ArrayLike) -> Column:

@@ -141,7 +141,7 @@ n_iter_, findings_, feature_importances_, n_features_in_, feature_names_in_
         that `predict` returns.
         """
         check_is_fitted(self)
-        names = [f"p_{each}" for each in self.classes_]
+        names = [f"p_{label}" for label in self.classes_]
         chances = dict(zip(names, np.exp(self._log_proba(X, "predict_frame")).T, strict=True))
         return table_like(X, {**chances, LABEL: self.predict(X)}, self._who("predict_frame"))
 
@@ -184,7 +184,7 @@ n_iter_, findings_, feature_importances_, n_features_in_, feature_names_in_
         data = None if y is None else (inputs, self._targets(X, y, "plot_predictions"))
         with without_names():
             chances = self.predict_proba(grid[:, None])
-        names = [str(each) for each in self.classes_]
+        names = [str(label) for label in self.classes_]
         if len(names) > 2:
             return plot_label_curve(grid, chances, data, ax, name, classes=names)
         return plot_label_curve(grid, chances[:, 1], data, ax, name, names[1])

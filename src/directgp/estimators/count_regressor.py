@@ -21,7 +21,7 @@ from directgp.estimators.fit_procedure import unchanged_on_error
 from directgp.estimators.plotting import plot_numbers
 from directgp.estimators.preprocessing import Column
 from directgp.estimators.validation import ArrayLike, ValidationData, row_values
-from directgp.integration.capabilities import has
+from directgp.integration.contract import has
 from directgp.likelihoods.base import Likelihood
 from directgp.likelihoods.capabilities import BoundedCounts
 from directgp.plots import plot_pit
@@ -146,7 +146,7 @@ n_iter_, findings_, feature_importances_, n_features_in_, feature_names_in_
         """
         constants = row_values(self._who("predict"), exposure=exposure, trials=trials)
         (mean,) = self._over_blocks(
-            X, "predict", lambda like, q, _: [point_prediction(like, q)], constants
+            X, "predict", lambda likelihood, q, _: [point_prediction(likelihood, q)], constants
         )
         return mean
 
@@ -278,8 +278,8 @@ n_iter_, findings_, feature_importances_, n_features_in_, feature_names_in_
         from sklearn.metrics import mean_tweedie_deviance  # 0.1 s that a fit does not need
 
         deviance, constant = (
-            mean_tweedie_deviance(counts, each, sample_weight=weights, power=1)
-            for each in (mean, rate * over)
+            mean_tweedie_deviance(counts, means, sample_weight=weights, power=1)
+            for means in (mean, rate * over)
         )
         return float(1 - deviance / constant)
 

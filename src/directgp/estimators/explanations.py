@@ -143,9 +143,9 @@ class Explained(NamedTuple):
         def averages(X: Tensor) -> Tensor:
             """Return the average of each draw, of shape (curves, ..., draws)."""
             f = []
-            for latent, own in zip(latents, noise, strict=True):
+            for latent, normals in zip(latents, noise, strict=True):
                 joint = latent.joint(X)
-                f.append(joint.mean.unsqueeze(-1) + jittered_cholesky(joint.covariance).L @ own)
+                f.append(joint.mean.unsqueeze(-1) + jittered_cholesky(joint.covariance).L @ normals)
             return self._conditional(torch.stack(f, -2) if several else f[0]).mean(-2)
 
         # The draws of several latents are many: one value of the grid at a time.
@@ -348,10 +348,10 @@ def _positions(features: Any, names: Sequence[str], who: str) -> list[int]:
     wanted = [features] if isinstance(features, str | Integral) else [*features]
     require(bool(wanted), f"features of {who}", "one or more", "none")
     allowed = f"names of features, or numbers from 0 to {len(names) - 1}"
-    for each in wanted:
-        if each not in (names if isinstance(each, str) else range(len(names))):
-            refuse(f"features of {who}", allowed, repr(each), did_you_mean(str(each), names))
-    return [names.index(each) if isinstance(each, str) else int(each) for each in wanted]
+    for feature in wanted:
+        if feature not in (names if isinstance(feature, str) else range(len(names))):
+            refuse(f"features of {who}", allowed, repr(feature), did_you_mean(str(feature), names))
+    return [names.index(item) if isinstance(item, str) else int(item) for item in wanted]
 
 
 def _grid(column: Array, points: int) -> Array:

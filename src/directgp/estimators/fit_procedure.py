@@ -427,10 +427,10 @@ class TrainableEstimator(BaseEstimator, ABC):
         self.n_iter_ = result.steps
 
 
-def _same(one: object, other: object) -> bool:
+def _same(first: object, second: object) -> bool:
     """Return whether two parameters are equal: arrays by entries, other objects by identity."""
-    if one is other:
+    if first is second:
         return True
-    if isinstance(one, str) or isinstance(other, str):
-        return one == other
-    return bool(np.array_equal(np.asarray(one, dtype=object), np.asarray(other, dtype=object)))
+    if isinstance(first, str) or isinstance(second, str):
+        return first == second
+    return bool(np.array_equal(np.asarray(first, dtype=object), np.asarray(second, dtype=object)))

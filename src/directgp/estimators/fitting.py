@@ -10,7 +10,7 @@ from directgp.errors import UnsupportedError, require
 from directgp.estimators.preprocessing import TrainingTable
 from directgp.estimators.settings import FitSettings
 from directgp.estimators.starting_models import named_likelihood
-from directgp.integration.capabilities import has
+from directgp.integration.contract import has
 from directgp.likelihoods.base import ConjugateLikelihood, Likelihood
 from directgp.likelihoods.capabilities import GaussianPredictive
 from directgp.log_expectations.api import check_own
@@ -209,7 +209,8 @@ class Fit:
         # Square loss has the mean of the Gaussian model with β = 1, which is updated instead.
         conjugate = isinstance(likelihood, ConjugateLikelihood)
         if is_elbo or (conjugate and loss.eliminates == "square_loss"):
-            recipe, beta = as_elbo(recipe), 1.0
+            recipe = as_elbo(recipe)
+            beta = 1.0
         arguments = self._arguments(recipe, beta)
         return update(posterior, likelihood, self.table.X, self.table.y, **arguments)
 

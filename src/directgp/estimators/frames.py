@@ -11,7 +11,7 @@ from torch import Tensor
 from directgp.errors import InvalidInputError, require
 from directgp.estimators.predictions import PredictingEstimator
 from directgp.estimators.validation import ArrayLike, RowValues, is_frame
-from directgp.integration.capabilities import has
+from directgp.integration.contract import has
 from directgp.likelihoods.base import Likelihood
 from directgp.likelihoods.capabilities import GaussianPredictive
 from directgp.predictive import predictive_quantiles, predictive_variance
@@ -74,9 +74,9 @@ def table_like(X: Any, columns: dict[str, Any], who: str) -> Any:
 def check_shares(shares: Any, name: str, who: str) -> list[float]:
     """Return probabilities of intervals, or levels of quantiles, as a list; it may be empty."""
     try:
-        numbers = [float(each) for each in np.atleast_1d(np.asarray(shares, dtype=np.float64))]
+        numbers = [float(share) for share in np.atleast_1d(np.asarray(shares, dtype=np.float64))]
     except (TypeError, ValueError) as error:
         raise InvalidInputError(f"{name} of {who} must be numbers. Got {shares!r}.") from error
-    for each in numbers:
-        require(0 < each < 1, f"{name} of {who}", "between 0 and 1, ends excluded", each)
+    for number in numbers:
+        require(0 < number < 1, f"{name} of {who}", "between 0 and 1, ends excluded", number)
     return numbers

@@ -136,7 +136,8 @@ def _looks_like_counts(y: Num[np.ndarray, " n"], num_distinct: int) -> bool:
         return False
     if y.min() != 0 or y.max() > _MAX_COUNT or (y != np.floor(y)).any():
         return False
-    mean, variance = float(y.mean()), float(y.var())
+    mean = float(y.mean())
+    variance = float(y.var())
     skewness = float(((y - mean) ** 3).mean()) / variance**1.5
     return variance > 0.5 * mean and skewness > _MIN_SKEWNESS
 

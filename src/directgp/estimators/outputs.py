@@ -36,16 +36,16 @@ class Targets(NamedTuple):
     """The names of the columns of a table."""
 
     @classmethod
-    def checked(cls, y: Any, who: str, like: Any = None) -> "Targets":
+    def checked(cls, y: Any, who: str, fitted: Any = None) -> "Targets":
         """Return finite float64 or NaN; raise unless the columns are those of a fitted model."""
         names = tuple(map(str, y.columns)) if validation.is_frame(y) else None
         table = np.asarray(validation.plain_array(y))
-        if like is not None:
-            number = len(like.outputs_)
+        if fitted is not None:
+            number = len(fitted.outputs_)
             allowed = f"of shape (n, {number}), a column for each output"
             fits = table.ndim == 2 and table.shape[1] == number
             require(fits, f"y of {who}", allowed, f"shape {table.shape}")
-            names_of_fit = getattr(like, "output_names_", None)
+            names_of_fit = getattr(fitted, "output_names_", None)
             if names is not None and names_of_fit is not None:
                 require(
                     names == names_of_fit,
@@ -72,21 +72,6 @@ def named(names: Sequence[str] | None, k: int) -> str:
     return str(k) if names is None else repr(names[k])
 
 
-def for_outputs(model: Any, y: Any, held: bool) -> bool:
-    """Return whether targets are for several outputs; a fitted model that is held has its number.
-
-    Targets of another number then raise an error where they are checked.
-    """
-    if held and (model._is_trained or "outputs_" in vars(model)):
-        return "outputs_" in vars(model)
-    try:
-        shape = np.shape(validation.plain_array(y))
-    except (TypeError, ValueError):
-        # Lists of different lengths, say; the checks of one output raise.
-        return False
-    return len(shape) == 2 and shape[1] > 1
-
-
 class OutputCall(NamedTuple):
     """A call of one output: its model, the rows with a target, and the arguments for these rows."""
 
@@ -100,38 +85,38 @@ class OutputCall(NamedTuple):
     """Arguments of the method, for these rows."""
 
 
-def parts_of(model: Any, method: str, given: dict[str, Any]) -> list[OutputCall]:
+def parts_of(model: Any, method: str, arguments: dict[str, Any]) -> list[OutputCall]:
     """Return the outputs of a fitted model, each with its share of the arguments of a method."""
     who = model._who(method)
     members = model.outputs_
     constants = {
-        name: _column_of(given[name], name, who, len(members), _rows_of(given["X"]))
+        name: _column_of(arguments[name], name, who, len(members), _rows_of(arguments["X"]))
         for name in ROW_CONSTANTS
-        if given.get(name) is not None
+        if arguments.get(name) is not None
     }
-    if given.get("random_state") is not None:
+    if arguments.get("random_state") is not None:
         # One source of random numbers: draws of two outputs are independent.
-        given = given | {"random_state": check_random_state(given["random_state"])}
-    if "y" not in given:
+        arguments = arguments | {"random_state": check_random_state(arguments["random_state"])}
+    if "y" not in arguments:
         return [
-            OutputCall(member, None, given | {name: at(k) for name, at in constants.items()})
+            OutputCall(member, None, arguments | {name: at(k) for name, at in constants.items()})
             for k, member in enumerate(members)
         ]
-    targets = Targets.checked(given["y"], who, model)
-    X = given["X"]
+    targets = Targets.checked(arguments["y"], who, model)
+    X = arguments["X"]
     gaps = members[0].scalings_.imputation is not None
     inputs = validation.finite_inputs(model, X, who, gaps=gaps)
     check_consistent_length(inputs, targets.values)
-    weights = validation.check_sample_weight(given.get("sample_weight"), inputs, who)
+    weights = validation.check_sample_weight(arguments.get("sample_weight"), inputs, who)
     present = ~np.isnan(targets.values)
     calls = []
     for k, member in enumerate(members):
         rows = present[:, k]
-        arguments = {"X": _taken(X, inputs, rows), "y": targets.values[rows, k]}
+        shares = {"X": _taken(X, inputs, rows), "y": targets.values[rows, k]}
         if weights is not None:
-            arguments["sample_weight"] = weights[rows]
-        arguments |= {name: at(k)[rows] for name, at in constants.items()}
-        calls.append(OutputCall(member, rows, given | arguments))
+            shares["sample_weight"] = weights[rows]
+        shares |= {name: at(k)[rows] for name, at in constants.items()}
+        calls.append(OutputCall(member, rows, arguments | shares))
     return calls
 
 
@@ -164,8 +149,8 @@ def columns(
 ) -> Any:
     """Return arrays with the outputs along axis 1, NaN where y is missing."""
     if isinstance(results[0], tuple):
-        return tuple(columns(parts, asked, each) for each in zip(*results, strict=True))
-    shapes = {each.shape[1:] for each in results}
+        return tuple(columns(parts, asked, values) for values in zip(*results, strict=True))
+    shapes = {values.shape[1:] for values in results}
     if len(shapes) > 1:
         raise UnsupportedError(
             "The outputs have different numbers of latent functions. Use those of each output: "
@@ -307,31 +292,29 @@ def hold(model: Any, members: Sequence[Any], names: Sequence[str] | None) -> Non
     )
 
 
-def forget_outputs(model: Any) -> None:
-    """Remove the outputs of an earlier fit."""
-    for name in ("outputs_", "output_names_"):
-        vars(model).pop(name, None)
-
-
-def _validation_parts(model: Any, given: Any, who: str, number: int) -> list[Any]:
+def _validation_parts(model: Any, validation_data: Any, who: str, number: int) -> list[Any]:
     """Return the validation examples of each output; what is no such tuple as it is."""
-    if not isinstance(given, tuple | list) or len(given) not in (2, 3):
-        return [given] * number
+    if not isinstance(validation_data, tuple | list) or len(validation_data) not in (2, 3):
+        return [validation_data] * number
     who = f"{who}, validation_data"
-    shape = np.shape(given[1])
+    shape = np.shape(validation_data[1])
     fits = len(shape) == 2 and shape[1] == number
     require(fits, f"y of {who}", f"of shape (m, {number})", f"shape {shape}")
-    targets = Targets.checked(given[1], who)
+    targets = Targets.checked(validation_data[1], who)
     with validation.explained(f"{who} cannot be used"):
-        inputs = validation.finite_inputs(model, given[0], who, gaps=model.missing == "impute")
+        inputs = validation.finite_inputs(
+            model, validation_data[0], who, gaps=model.missing == "impute"
+        )
         check_consistent_length(inputs, targets.values)
-    rest = [_column_of(each, "row values", who, number, len(inputs)) for each in given[2:]]
+    rest = [
+        _column_of(values, "row values", who, number, len(inputs)) for values in validation_data[2:]
+    ]
     examples = []
     for k in range(number):
         rows = ~np.isnan(targets.values[:, k])
         name = f"column {targets.name(k)} of y of {who}"
         require(bool(rows.any()), name, "one with values", "none")
-        inputs_and_targets = (_taken(given[0], inputs, rows), targets.values[rows, k])
+        inputs_and_targets = (_taken(validation_data[0], inputs, rows), targets.values[rows, k])
         examples.append((*inputs_and_targets, *(at(k)[rows] for at in rest)))
     return examples
 

@@ -58,7 +58,8 @@ def plot_numbers(
 def curve_points(model: Any, X: Any) -> tuple[Array, Array, str]:
     """Return the single feature of X, points across its range, and its name."""
     inputs = model._inputs(X, f"{type(model).__name__}.plot_predictions")[:, 0]
-    lower, upper = float(np.nanmin(inputs)), float(np.nanmax(inputs))
+    lower = float(np.nanmin(inputs))
+    upper = float(np.nanmax(inputs))
     margin = 0.05 * (upper - lower)
     grid = np.linspace(lower - margin, upper + margin, _CURVE_POINTS)
     return inputs, grid, str(getattr(model, "feature_names_in_", ["x"])[0])

@@ -36,12 +36,12 @@ class PredictingEstimator(TrainableEstimator):
         """
         return validation.finite_inputs(self, X, who, gaps=self.scalings_.imputation is not None)
 
-    def _scaled_rows(self, given: RowValues | None, n: int, who: str) -> Tensor | None:
+    def _scaled_rows(self, row_values: RowValues | None, n: int, who: str) -> Tensor | None:
         """Return checked row values of new rows, in the units of training."""
-        if given is None:
+        if row_values is None:
             return None
-        check_row_argument(self.likelihood_, given.argument, who)
-        return torch.as_tensor(self.scalings_.scaled_rows(given.checked(n, who), exact=True))
+        check_row_argument(self.likelihood_, row_values.argument, who)
+        return torch.as_tensor(self.scalings_.scaled_rows(row_values.checked(n, who), exact=True))
 
     def _latent_in_units(self, mean: Column, std: Column, p: int) -> tuple[Column, Column]:
         """Return mean and deviation of a latent in the units of the targets, or on its scale."""
@@ -74,16 +74,16 @@ class PredictingEstimator(TrainableEstimator):
                 q = self.posterior_.predict(scaled)
                 wide = Marginals(q.mean.double(), q.variance.double())
                 columns = compute(self.likelihood_.with_row_values(constants), wide, rows)
-            parts.append([each.double().cpu().numpy() for each in columns])
-            for each in parts[-1]:
-                undefined = np.isnan(each).any(axis=tuple(range(each.ndim - 1)))
+            parts.append([column.double().cpu().numpy() for column in columns])
+            for column in parts[-1]:
+                undefined = np.isnan(column).any(axis=tuple(range(column.ndim - 1)))
                 if undefined.any():
                     raise NumericalError(
                         f"{who} is not defined for row {start + int(undefined.argmax())} of X: the "
                         "distribution of y there is beyond float64. Check that X has the units of "
                         "the training rows, or fit with another likelihood."
                     )
-        return [np.concatenate(each, axis=-1) for each in zip(*parts, strict=True)]
+        return [np.concatenate(blocks, axis=-1) for blocks in zip(*parts, strict=True)]
 
     def _quantiles(
         self, X: ArrayLike, levels: ArrayLike, method: str, row_values: RowValues | None = None
@@ -91,7 +91,10 @@ class PredictingEstimator(TrainableEstimator):
         """Return quantiles of y, one column a level."""
         wanted = validation.checked_levels(levels, self._who(method))
         (quantiles,) = self._over_blocks(
-            X, method, lambda like, q, _: [predictive_quantiles(like, q, wanted)], row_values
+            X,
+            method,
+            lambda likelihood, q, _: [predictive_quantiles(likelihood, q, wanted)],
+            row_values,
         )
         return self._in_units(quantiles.T)
 

@@ -244,10 +244,10 @@ class Scalings:
         scaled: Column = self.targets.forward(y.reshape(-1, 1))[:, 0]
         return scaled
 
-    def scaled_rows(self, given: RowValues, exact: bool = False) -> Column:
+    def scaled_rows(self, row_values: RowValues, exact: bool = False) -> Column:
         """Return row values in the units of training; `exact` for densities, without rounding."""
-        scales = ROW_CONSTANTS[given.argument].scales
-        values = np.asarray(given.values)
+        scales = ROW_CONSTANTS[row_values.argument].scales
+        values = np.asarray(row_values.values)
         if scales == "not":
             return values
         if scales == "as variance":
@@ -376,8 +376,8 @@ def _signs(table: Columns, weights: Column, signed_target: bool) -> Float64[np.n
     for j in (target, *range(target)):
         column = table[:, j]
         if j < target or signed_target:
-            for other in (column * column, squares, signed_sum):
-                terms = weights * column * other
+            for reference in (column * column, squares, signed_sum):
+                terms = weights * column * reference
                 total = float(terms.sum())
                 if abs(total) > _CLEAR * float(np.abs(terms).sum()):
                     signs[j] = math.copysign(1.0, total)

@@ -20,13 +20,17 @@ from directgp.estimators.outputs import (
     average,
     columns,
     fit_outputs,
-    for_outputs,
-    forget_outputs,
     over_outputs,
 )
 from directgp.estimators.plotting import plot_numbers
 from directgp.estimators.preprocessing import Column
-from directgp.estimators.validation import ArrayLike, ValidationData, numbers, row_values
+from directgp.estimators.validation import (
+    ArrayLike,
+    ValidationData,
+    numbers,
+    plain_array,
+    row_values,
+)
 from directgp.likelihoods.base import Likelihood
 from directgp.likelihoods.units import in_units
 from directgp.plots import plot_pit
@@ -192,10 +196,12 @@ class SparseGPRegressor(RegressorMixin, SparseGPEstimator):
         """
         with unchanged_on_error(self):
             constants = row_values(self._who("fit"), noise=noise, upper=upper)
-            if for_outputs(self, y, held=bool(self.warm_start)):
+            if self._has_outputs(y, held=bool(self.warm_start)):
                 fit_outputs(self, "fit", X, y, sample_weight, validation_data, constants)
             else:
-                forget_outputs(self)
+                for name in ("outputs_", "output_names_"):
+                    # Remove the outputs of an earlier fit.
+                    self.__dict__.pop(name, None)
                 self._fit(X, y, sample_weight, validation_data, constants)
         return self
 
@@ -223,13 +229,27 @@ class SparseGPRegressor(RegressorMixin, SparseGPEstimator):
         """
         with unchanged_on_error(self):
             constants = row_values(self._who("partial_fit"), noise=noise, upper=upper)
-            if for_outputs(self, y, held=True):
+            if self._has_outputs(y, held=True):
                 fit_outputs(self, "partial_fit", X, y, sample_weight, row_values=constants)
             elif self._is_trained:
                 self._partial_fit(X, y, sample_weight, constants)
             else:
                 self._fit(X, y, sample_weight, row_values=constants)
         return self
+
+    def _has_outputs(self, y: ArrayLike, held: bool) -> bool:
+        """Return whether y is for several outputs; a fitted model that is held has its number.
+
+        Targets of another number then raise an error where they are checked.
+        """
+        if held and (self._is_trained or "outputs_" in vars(self)):
+            return "outputs_" in vars(self)
+        try:
+            shape = np.shape(plain_array(y))
+        except (TypeError, ValueError):
+            # Lists of different lengths, say; the checks of one output raise.
+            return False
+        return len(shape) == 2 and shape[1] > 1
 
     @over_outputs(columns)
     def predict(
@@ -248,13 +268,13 @@ class SparseGPRegressor(RegressorMixin, SparseGPEstimator):
         constants = row_values(self._who("predict"), noise=noise, upper=upper)
         if not return_std:
             (mean,) = self._over_blocks(
-                X, "predict", lambda like, q, _: [point_prediction(like, q)], constants
+                X, "predict", lambda likelihood, q, _: [point_prediction(likelihood, q)], constants
             )
             return self._in_units(mean)
         mean, std = self._over_blocks(
             X,
             "predict",
-            lambda like, q, _: [point_prediction(like, q), deviation(like, q)],
+            lambda likelihood, q, _: [point_prediction(likelihood, q), deviation(likelihood, q)],
             constants,
         )
         return self._in_units(mean), self._deviation_in_units(std)

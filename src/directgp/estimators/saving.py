@@ -96,8 +96,8 @@ def save(
 ) -> None:
     """Write a fitted estimator, with a description of its table, if it could be loaded again."""
     state = replace(state_of(model), table=table)
-    for each in (state, *state.others):
-        likelihood_spec(each.likelihood)
+    for output in (state, *state.others):
+        likelihood_spec(output.likelihood)
     try:
         _loaded(state, model.device)
     except UnsupportedError:
@@ -212,11 +212,11 @@ def load_with_table(path: str | os.PathLike[str], device: str) -> tuple[Any, dic
 
 def _loaded(state: ModelState, device: str) -> PredictingEstimator:
     """Return the estimator of one or several outputs; raise if it is not sound as a whole."""
-    records = [_Record.model_validate(each.record) for each in (state, *state.others)]
+    records = [_Record.model_validate(output.record) for output in (state, *state.others)]
     members = [
         # Parameters are those of all outputs.
-        _estimator(replace(each, params=state.params), record, device)
-        for each, record in zip((state, *state.others), records, strict=True)
+        _estimator(replace(output, params=state.params), record, device)
+        for output, record in zip((state, *state.others), records, strict=True)
     ]
     if not state.others:
         return members[0]
@@ -226,8 +226,8 @@ def _loaded(state: ModelState, device: str) -> PredictingEstimator:
 def _with_outputs(members: list[PredictingEstimator], names: list[Any]) -> PredictingEstimator:
     """Return the model whose outputs these are."""
     first = members[0]
-    for each in members:
-        if type(each) is not type(first) or _inputs_of(each) != _inputs_of(first):
+    for member in members:
+        if type(member) is not type(first) or _inputs_of(member) != _inputs_of(first):
             raise ValueError("its outputs are of different estimators or features")
     model = type(first)(**first.get_params(deep=False))
     for name in ("n_features_in_", "feature_names_in_"):

@@ -23,7 +23,7 @@ from directgp.errors import (
 from directgp.estimators.preprocessing import GRID, Column, TrainingTable
 from directgp.estimators.settings import FitSettings
 from directgp.estimators.validation import explained
-from directgp.integration.capabilities import has
+from directgp.integration.contract import has
 from directgp.likelihoods.base import Likelihood
 from directgp.likelihoods.starts import (
     UnlikeLatents,

@@ -237,7 +237,7 @@ class Section(NamedTuple):
             rows += [self._row(row, "td", self.right) for row in self.table[1:]]
         parts += [f"<table>{''.join(rows)}</table>"] if rows else []
         parts += [f"<p>{_escaped(self.more)}</p>"] if self.more else []
-        points = "".join(f"<li>{_escaped(each)}</li>" for each in self.sentences)
+        points = "".join(f"<li>{_escaped(sentence)}</li>" for sentence in self.sentences)
         return "".join([*parts, f"<ul>{points}</ul>" if points else ""])
 
     @staticmethod
@@ -427,8 +427,10 @@ def _trade(path: BetaPath) -> str:
 
 def _length_scale_table(facts: Facts) -> Section:
     header = ["feature", "in its units", "in standard deviations"]
-    rows = [[name, number(own, 4), number(of, 4)] for name, own, of in facts.length_scales]
-    order = np.argsort([of for _, _, of in facts.length_scales], kind="stable")
+    rows = [
+        [name, number(length, 4), number(scaled, 4)] for name, length, scaled in facts.length_scales
+    ]
+    order = np.argsort([scaled for _, _, scaled in facts.length_scales], kind="stable")
     # Indicators of gaps have lengthscales too.
     if facts.relevance and len(facts.relevance) == len(rows):
         header.append("relevance")

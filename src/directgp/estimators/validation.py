@@ -217,7 +217,7 @@ class RowValues(NamedTuple):
 def row_values(who: str, **given: ArrayLike | None) -> RowValues | None:
     """Return the row values among these arguments; raise if there are two."""
     constants = [RowValues(name, values) for name, values in given.items() if values is not None]
-    names = " and ".join(each.argument for each in constants)
+    names = " and ".join(constant.argument for constant in constants)
     require(len(constants) < 2, f"{names} of {who}", "given one at a time", "all of them")
     return constants[0] if constants else None
 

@@ -39,7 +39,7 @@ def predict_baseline(
     It is that of a likelihood whose f is known; a linear regression adds its own uncertainty.
     """
     (X, y), (Xv, yv), (Xt, _) = (
-        tuple(each.double().cpu().numpy() for each in part)
+        tuple(tensor.double().cpu().numpy() for tensor in part)
         for part in (rows.train, rows.validation, rows.test)
     )
     if task == "regression" and name == "linear":
@@ -94,7 +94,7 @@ def _linear(
         return _chances(model, model.predict_proba(X), num_classes)
 
     fitted = [model(penalty) for penalty in _PENALTIES]
-    return _best(task, [(means(each, valid[0]), means(each, Xt)) for each in fitted], valid[1])
+    return _best(task, [(means(model, valid[0]), means(model, Xt)) for model in fitted], valid[1])
 
 
 def _boosting(
@@ -112,7 +112,7 @@ def _boosting(
     if task == "classification":
         model: Any = HistGradientBoostingClassifier(**options).fit(*train)
         every = [model.staged_predict_proba(X) for X in (valid[0], Xt)]
-        staged = [[_chances(model, found, num_classes) for found in each] for each in every]
+        staged = [[_chances(model, stage, num_classes) for stage in stages] for stages in every]
     else:
         loss = "squared_error" if task == "regression" else "poisson"
         model = HistGradientBoostingRegressor(loss=loss, **options).fit(*train)
@@ -120,10 +120,10 @@ def _boosting(
     return _best(task, list(zip(*staged, strict=True)), valid[1])
 
 
-def _chances(model: Any, found: Column, num_classes: int) -> Column:
+def _chances(model: Any, probabilities: Column, num_classes: int) -> Column:
     """Return P(class 1) of two classes, or the probabilities of all, 0 if not in training."""
-    every = np.zeros((len(found), num_classes))
-    every[:, model.classes_.astype(int)] = found
+    every = np.zeros((len(probabilities), num_classes))
+    every[:, model.classes_.astype(int)] = probabilities
     return every[:, 1] if num_classes == 2 else every
 
 

@@ -189,7 +189,7 @@ def methods_to_compare(
 def _check_loss(method: Method, suited: Sequence[Method], likelihood: str) -> None:
     """Raise `InvalidInputError` for a method whose loss does not suit the likelihood."""
     if method in _ALL:
-        allowed = f"of {', '.join(each.name for each in suited)} here"
+        allowed = f"of {', '.join(method.name for method in suited)} here"
         remedy = f"{method.label} needs a real-valued target with Gaussian noise."
         refuse("methods", allowed, repr(method.name), remedy)
     try:

@@ -24,7 +24,7 @@ _VIEW_INTERVAL = 1.0
 class RunCallback:
     """Receives the progress of a run; the methods of this base class do nothing."""
 
-    def begin(self, cells: Sequence[Any], known: int) -> None:
+    def begin(self, cells: Sequence[Any], num_finished: int) -> None:
         """Receive the cells to run, and the number of those that are finished already."""
 
     def finished(self, cell: Any, result: Record[Any, Any] | FailedJob) -> None:
@@ -40,12 +40,19 @@ class _Job(Generic[C]):
     """A cell without a result; keys are kept because they take time to compute."""
 
     number: int
+    """Position among the cells to run."""
+
     cell: C
+    """The cell to run."""
+
     key: str
+    """Key of the cell."""
+
     start: str | None
     """Key of the cell that it starts from."""
 
     retried: bool = False
+    """Whether the job was interrupted once, and runs again."""
 
 
 @final
@@ -58,7 +65,11 @@ class Runner(Generic[C]):
     """
 
     store: Store
+    """Where results, failures and leases are."""
+
     problem_of: Callable[[C], Problem]
+    """Returns the problem of a cell."""
+
     rows: Callable[[C, Problem], Any]
     """Returns the data of a cell, as `function` takes them."""
 
@@ -67,17 +78,26 @@ class Runner(Generic[C]):
     `rows` it is defined at the top level of a module, to be sent to workers."""
 
     callback: RunCallback = field(default_factory=RunCallback)
+    """Receives the progress."""
+
     _waiting: list[_Job[C]] = field(default_factory=list, init=False)
     """Jobs that are not running here; other programs may run them."""
 
     _failed: dict[str, str] = field(default_factory=dict, init=False)
+    """Reasons of the failures since the start of the run, by key."""
+
     _view: StoreView = field(init=False)
+    """What the store has."""
+
     _attempts: dict[str, int] = field(default_factory=dict, init=False)
-    """Reasons of the failures since the start of the run, what the store has, and the failures
-    before the start; by key."""
+    """Numbers of failures before the start of the run, by key."""
 
     _last_view: float = field(default=0.0, init=False)
+    """Time at which the store was last read, by the monotonic clock."""
+
     _deadline: float = field(default=math.inf, init=False)
+    """Time at which the run ends, by the monotonic clock."""
+
     _dropped: list[_Job[C]] = field(default_factory=list, init=False)
     """Jobs that were running at the deadline."""
 
@@ -125,7 +145,8 @@ class Runner(Generic[C]):
         try:
             while (self._waiting or running) and not self._is_late():
                 while len(running) < pool.capacity() and (job := self._next()) is not None:
-                    submitting, cell = [job], job.cell
+                    submitting = [job]
+                    cell = job.cell
                     model = b"" if cell.start is None else self.store.model(cell.start)
                     try:
                         call = Call(self.function, cell, self.rows, self.problem_of(cell), model)
@@ -181,7 +202,8 @@ class Runner(Generic[C]):
 
     def _read_results_of_others(self) -> None:
         """Report the cells that other programs have finished since the last view."""
-        self._view, self._last_view = self.store.view(), time.monotonic()
+        self._view = self.store.view()
+        self._last_view = time.monotonic()
         for job in list(self._waiting):
             attempts, reason = self._view.failed.get(job.key, (0, ""))
             result: Record[C, Any] | FailedJob

@@ -409,7 +409,8 @@ class PredictedTargets(NamedTuple):
 
     def judged(self, task: Task) -> Judged:
         """Return the scores, computed in float64 on the CPU."""
-        mean, variance = self.marginals.mean, self.marginals.variance
+        mean = self.marginals.mean
+        variance = self.marginals.variance
         q = Marginals(mean.double().cpu(), variance.double().cpu())
         # A copy: the model stays where it is.
         likelihood = copy.deepcopy(self.likelihood).to("cpu", torch.float64)

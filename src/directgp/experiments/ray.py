@@ -162,7 +162,7 @@ class StatusActor:
 
     def read(self) -> list[WorkerStatus]:
         """Return the statuses of the running jobs."""
-        return [each for each in self._statuses.values() if each is not None]
+        return [status for status in self._statuses.values() if status is not None]
 
 
 @final
@@ -218,14 +218,16 @@ class _OpenCluster(OpenPool):
     """Submits as many jobs to Ray as the cluster has resources for."""
 
     def __init__(self, ray: Any, needs: RayCluster) -> None:
-        self.ray, self.needs = ray, needs
+        self.ray = ray
+        self.needs = needs
         resources = {"num_cpus": needs.cpus, "num_gpus": needs.gpus, "max_retries": needs.retries}
         self._run_job = ray.remote(**resources)(run_ray_job)
         # A problem is sent once while its reference is kept.
         self._reference = lru_cache(_SHARED_KEPT)(ray.put)
         self._actor = ray.remote(num_cpus=0, max_restarts=-1)(StatusActor).remote()
         self._running: dict[int, Any] = {}
-        self._capacity, self._capacity_read = 0, -math.inf
+        self._capacity = 0
+        self._capacity_read = -math.inf
         self._reading: Future[Any] | None = None
         self._statuses: list[WorkerStatus] = []
         if self._read_capacity() < 1:
@@ -240,7 +242,8 @@ class _OpenCluster(OpenPool):
     def capacity(self) -> int:
         """Return the number of jobs at once; it is read again, since machines come and go."""
         if time.monotonic() - self._capacity_read > _RESOURCE_INTERVAL:
-            self._capacity, self._capacity_read = max(1, self._read_capacity()), time.monotonic()
+            self._capacity = max(1, self._read_capacity())
+            self._capacity_read = time.monotonic()
         return self._capacity
 
     def _read_capacity(self) -> int:
@@ -280,7 +283,7 @@ class _OpenCluster(OpenPool):
             self._reading = None
         if self._reading is None:
             self._reading = self._actor.read.remote().future()
-        return [each for each in self._statuses if each.job in self._running]
+        return [status for status in self._statuses if status.job in self._running]
 
     def cancel(self) -> None:
         """Cancel the running jobs and end the actor."""

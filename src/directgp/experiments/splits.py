@@ -108,7 +108,8 @@ class CellData(NamedTuple):
         cls, problem: Problem, training: Rows, validation: Rows, test: Rows, num_training: int = 0
     ) -> "CellData":
         """Return these rows of a problem."""
-        X, y = problem.X, problem.y
+        X = problem.X
+        y = problem.y
         return cls(
             train=(X[training], y[training]),
             validation=(X[validation], y[validation]),

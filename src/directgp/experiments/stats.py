@@ -163,10 +163,10 @@ class Paired(NamedTuple):
         return self.p_value < SIGNIFICANT
 
 
-def paired(mine: ScoreEstimate, other: ScoreEstimate, parts: Parts) -> Paired:
+def paired(mine: ScoreEstimate, theirs: ScoreEstimate, parts: Parts) -> Paired:
     """Compare two methods by the same test as the table."""
     with np.errstate(invalid="ignore", over="ignore"):
-        gaps = np.array(other.values) - np.array(mine.values)
+        gaps = np.array(theirs.values) - np.array(mine.values)
         p_value = corrected_p_value(gaps, parts.test / parts.training)
         return Paired(float(gaps.mean()), p_value, int((gaps > 0).sum()))
 
@@ -183,8 +183,8 @@ def corrected_p_value(
     repeats = len(differences)
     if repeats < 2:
         return math.nan
-    mean, deviation = float(differences.mean()), float(differences.std(ddof=1))
-    deviation = max(deviation, resolution)
+    mean = float(differences.mean())
+    deviation = max(float(differences.std(ddof=1)), resolution)
     if not math.isfinite(mean):
         return math.nan
     if deviation == 0:
@@ -193,6 +193,6 @@ def corrected_p_value(
     return float(2 * stats.t.sf(abs(t), repeats - 1))
 
 
-def best_of(found: Sequence[RankingRow], score: str) -> RankingRow:
+def best_of(ranking: Sequence[RankingRow], score: str) -> RankingRow:
     """Return the method with the best mean."""
-    return next(row for row in found if row.scores[score].best)
+    return next(row for row in ranking if row.scores[score].best)

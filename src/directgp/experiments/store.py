@@ -60,18 +60,24 @@ class MergeCounts(NamedTuple):
     """The result of merging another store."""
 
     added: int
-    known: int
+    """Results that this store did not have."""
+
+    shared: int
+    """Results that both stores have; this store keeps its own."""
+
     differing: int
+    """Results that both stores have and that differ in more than times."""
+
     damaged: int = 0
-    """Results that this store did not have; results that both have, of which those of this store
-    are kept; those of them that differ in more than times; rows of the other store that are
-    damaged, which are not taken."""
+    """Damaged rows of the other store, which are not taken."""
 
 
 class StoreView(NamedTuple):
     """The state of a store, by the keys of the cells."""
 
     finished: set[str]
+    """Cells that have a result."""
+
     failed: dict[str, tuple[int, str]]
     """Attempts, and the reason of the last one."""
 
@@ -131,7 +137,7 @@ class Store:
     def records(self, cells: Iterable[C]) -> list[Record[C, Any]]:
         """Return the records of these cells, as far as they are finished."""
         self._file.check_in_place()
-        found = []
+        records = []
         for cell in cells:
             row = self._file.row("results", cell.key)
             if row is not None:
@@ -143,8 +149,8 @@ class Store:
                         Circumstances.model_validate_json(circumstances),
                         load(arrays),
                     )
-                found.append(record)
-        return found
+                records.append(record)
+        return records
 
     def failures(self, cells: Iterable[C]) -> list[FailedRecord[C]]:
         """Return those of these cells that failed."""
@@ -277,7 +283,8 @@ class Store:
 
     def fail(self, cell: Cell, reason: str) -> None:
         """Store a failure and end its lease; a result that exists is kept."""
-        key, now = cell.key, datetime.now(UTC).isoformat(timespec="seconds")
+        key = cell.key
+        now = datetime.now(UTC).isoformat(timespec="seconds")
         # Names of files may have characters that cannot be stored.
         reason = reason.encode("utf-8", "replace").decode()
         with self._file.transaction():
@@ -287,24 +294,22 @@ class Store:
                 self._file.write("failures", (key, cell.model_dump_json(), reason, attempts, now))
             self._file.rows("delete from claims where key = ? and owner = ?", key, self._token)
 
-    def merge(self, other: Path) -> MergeCounts:
+    def merge(self, path: Path) -> MergeCounts:
         """Add the results of another store that this one lacks; the other is only read.
 
         A result that both have is kept as it is here. A failure is added if neither store has a
         result of its cell. Damaged rows are not added.
         """
-        if not other.is_file():
-            raise StoreError(
-                f"There is no store {other}. Give a file that `reproduce` has written."
-            )
-        if other.samefile(self.path):
-            raise StoreError(f"{other} is the store itself. Give that of another machine.")
-        added = known = differing = 0
-        with Store(other, read_only=True) as theirs, self._file.transaction():
+        if not path.is_file():
+            raise StoreError(f"There is no store {path}. Give a file that `reproduce` has written.")
+        if path.samefile(self.path):
+            raise StoreError(f"{path} is the store itself. Give that of another machine.")
+        added = shared = differing = 0
+        with Store(path, read_only=True) as theirs, self._file.transaction():
             for their_row in theirs._intact_rows("results"):
                 our_row = self._file.row("results", their_row[0])
                 if our_row is not None:
-                    known += 1
+                    shared += 1
                     differing += _content(our_row) != _content(their_row)
                 else:
                     added += 1
@@ -313,7 +318,7 @@ class Store:
                 if self._file.row("failures", failure[0]) is None:
                     self._file.write("failures", failure)
             self._file.rows("delete from failures where key in (select key from results)")
-        return MergeCounts(added, known, differing, len(theirs.damaged))
+        return MergeCounts(added, shared, differing, len(theirs.damaged))
 
     def _intact_rows(self, table: str) -> Iterator[Row]:
         """Yield the rows in the order of their keys; the others are added to `damaged`."""

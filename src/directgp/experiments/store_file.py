@@ -221,11 +221,11 @@ class StoreFile:
 
     def _open(self, read_only: bool) -> None:
         with self.transaction("deferred"):
-            found = self._tables()
-        self._is_checked = found == TABLES or not read_only
-        if found != TABLES and read_only:
-            self._show_earlier(found)
-        elif found != TABLES:
+            tables = self._tables()
+        self._is_checked = tables == TABLES or not read_only
+        if tables != TABLES and read_only:
+            self._show_earlier(tables)
+        elif tables != TABLES:
             with self.transaction():
                 # Another program may have created the tables meanwhile.
                 self._upgrade(self._tables())
@@ -234,40 +234,40 @@ class StoreFile:
         """Return the columns of the tables; raise `StoreError` if they are not those of a store."""
         ((application,),) = self.rows("pragma application_id")
         ((schema,),) = self.rows("pragma user_version")
-        found = {}
+        tables = {}
         for kind, name in self.rows("select type, name from sqlite_master where sql is not null"):
             columns = self.rows("select name || ' ' || lower(type) from pragma_table_info(?)", name)
-            text = ", ".join(each for (each,) in columns).removeprefix("key text, ")
-            found[name] = text if kind == "table" else kind
-        if found not in _LAYOUTS.get((application, schema), []):
+            text = ", ".join(column for (column,) in columns).removeprefix("key text, ")
+            tables[name] = text if kind == "table" else kind
+        if tables not in _LAYOUTS.get((application, schema), []):
             _refuse(self.path, "its tables are not those of directgp")
-        return found
+        return tables
 
-    def _show_earlier(self, found: dict[str, str]) -> None:
+    def _show_earlier(self, tables: dict[str, str]) -> None:
         """Give a file of an earlier version, which is only read, the tables of today as views."""
         for name, types in TABLES.items():
-            columns = ["key", *(each.split()[0] for each in types.split(", "))]
-            parts = [", ".join(f"null as {each}" for each in columns) + " where false"]
-            if name in found:
+            columns = ["key", *(column.split()[0] for column in types.split(", "))]
+            parts = [", ".join(f"null as {column}" for column in columns) + " where false"]
+            if name in tables:
                 parts.append(f"*{', null' if name in _CHECKED else ''} from main.{name}")
-            if name == "results" and "cells" in found:
+            if name == "results" and "cells" in tables:
                 parts.append(_FROM_OLD)
-            selects = " union all ".join(f"select {each}" for each in parts)
+            selects = " union all ".join(f"select {part}" for part in parts)
             self._connection.execute(f"create temp view {name} as {selects}")
 
-    def _upgrade(self, found: dict[str, str]) -> None:
+    def _upgrade(self, tables: dict[str, str]) -> None:
         """Create the tables, and give the rows of an earlier version checksums."""
-        if found == TABLES:
+        if tables == TABLES:
             return
         for name, types in TABLES.items():
-            if name not in found:
-                columns = ", ".join(f"{each} not null" for each in types.split(", "))
+            if name not in tables:
+                columns = ", ".join(f"{column} not null" for column in types.split(", "))
                 key = "key text primary key"
                 self._connection.execute(f"create table {name} ({key}, {columns}) strict")
             elif name in _CHECKED:
                 column = "sha256 text not null default ''"
                 self._connection.execute(f"alter table {name} add column {column}")
-        if "cells" in found:
+        if "cells" in tables:
             self._connection.execute(f"insert or ignore into results select {_FROM_OLD}")
             self._connection.execute("drop table cells")
         for name in _CHECKED:
@@ -303,10 +303,10 @@ class StoreFile:
     def _find(self) -> tuple[int, int] | None:
         """Return what identifies the file at the path, None if there is none."""
         try:
-            found = self.path.stat()
+            status = self.path.stat()
         except OSError:
             return None
-        return found.st_dev, found.st_ino
+        return status.st_dev, status.st_ino
 
     def check_in_place(self) -> None:
         """Raise `StoreError` if the file has been deleted, which a process that uses it allows."""
@@ -355,7 +355,8 @@ class StoreFile:
 
     def _damaged_rows(self, table: str) -> tuple[list[int], set[str]]:
         """Return the numbers of damaged rows, and the keys of rows that cannot be read."""
-        rowids, keys = [], dict[Any, int]()
+        rowids = []
+        keys = dict[Any, int]()
         # A scan of the table itself: its rows need not be those that the index of keys has.
         with store_errors(self.path):
             for rowid, *row in self._connection.execute(_SCANS[table]):
@@ -363,10 +364,10 @@ class StoreFile:
                 if not self.is_intact(table, tuple(row)):
                     rowids.append(rowid)
         by_key = "select rowid from TABLE where key = ?"
-        found = {k for k, rowid in keys.items() if self.rows_of(table, by_key, k) == [(rowid,)]}
+        indexed = {k for k, rowid in keys.items() if self.rows_of(table, by_key, k) == [(rowid,)]}
         listed = {key for (key,) in self.rows_of(table, "select key from TABLE")}
         bad = {key for key, rowid in keys.items() if rowid in rowids}
-        return rowids, {str(key) for key in bad | (listed ^ found) | (keys.keys() - found)}
+        return rowids, {str(key) for key in bad | (listed ^ indexed) | (keys.keys() - indexed)}
 
     def close(self) -> None:
         """Close the file."""

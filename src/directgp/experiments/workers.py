@@ -36,11 +36,17 @@ class WorkerStatus(NamedTuple):
     """The progress of one worker."""
 
     job: int
+    """Number of the job."""
+
     run: int
-    """Numbers of the job, and of the training run within it; a path of β has many."""
+    """Number of the training run within the job; a path of β has many."""
 
     step: int
+    """Steps of the run so far."""
+
     max_steps: int
+    """Steps after which the run ends."""
+
     loss: float
     """Objective, as a mean over the examples."""
 
@@ -166,7 +172,8 @@ def _start_worker(slots: Slots, next_slot: Any, stop: Event) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     limit_threads()
     with next_slot.get_lock():
-        slot, next_slot.value = next_slot.value, next_slot.value + 1
+        slot = next_slot.value
+        next_slot.value += 1
     publish = partial(write_status, slots, slot % (len(slots) // _FIELDS))
     _worker.update(publish=publish, is_stopped=stop.is_set)
     threading.Thread(target=_exit_with_parent, args=(stop,), daemon=True).start()
@@ -284,7 +291,8 @@ class LocalWorkers(Pool):
         require_buffers()
         start_server()
         context = worker_context()
-        slots, stop = status_slots(self.workers), context.Event()
+        slots = status_slots(self.workers)
+        stop = context.Event()
         settings = (slots, context.Value("i", 0), stop)
         executor = ProcessPoolExecutor(
             self.workers, context, initializer=_start_worker, initargs=settings
@@ -325,7 +333,8 @@ class _LocalPool(OpenPool):
 
     @override
     def submit(self, number: int, call: Call) -> Future[Any]:
-        function, arguments = call.function, call.arguments
+        function = call.function
+        arguments = call.arguments
         if self.executor is not None:
             # Another thread may receive Ctrl-C: a worker half started would not be known.
             with block_interrupt(), defer_interrupt():

@@ -12,7 +12,7 @@ from torch import Tensor
 from directgp.export.latents import Latent
 from directgp.export.program import Value
 from directgp.export.tables import Axis, Interpolant, tabulate
-from directgp.integration.capabilities import has
+from directgp.integration.contract import has
 from directgp.likelihoods.base import Likelihood
 from directgp.likelihoods.capabilities import BoundedCounts
 from directgp.shapes import Marginals

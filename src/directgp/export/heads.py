@@ -20,7 +20,7 @@ from directgp.export.latents import Latent
 from directgp.export.program import Value, concatenate
 from directgp.export.softmax import softmax
 from directgp.export.tables import Axis, tabulate
-from directgp.integration.capabilities import has
+from directgp.integration.contract import has
 from directgp.likelihoods.base import Likelihood
 from directgp.likelihoods.capabilities import Classes, NoiseLatent, SoftmaxLink
 from directgp.predictive import predictive_log_density, predictive_quantiles

@@ -24,7 +24,7 @@ from directgp.integration.contract import (
     Nodes,
     require_needed_nodes,
 )
-from directgp.integration.parameters import average_slopes
+from directgp.integration.evaluate import average_slopes
 from directgp.numerics.autograd import Slopes
 from directgp.shapes import Points, Row
 

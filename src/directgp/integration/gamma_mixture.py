@@ -19,12 +19,12 @@ from typing_extensions import override
 
 from directgp.errors import NumericalError
 from directgp.integration.adaptive import POINTS, adaptive_gibbs
-from directgp.integration.capabilities import GammaPrecision
 from directgp.integration.contract import (
     NEEDED_NODES,
     Density,
     Estimate,
     FlatExamples,
+    GammaPrecision,
     Integrator,
     Method,
     Nodes,

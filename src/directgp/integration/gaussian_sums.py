@@ -12,11 +12,16 @@ from jaxtyping import Float
 from numpy.typing import NDArray
 from torch import Tensor
 
-from directgp.integration.capabilities import SymmetricLink, has
-from directgp.integration.contract import Density, Derivatives, Estimate, FlatExamples
-from directgp.integration.evaluate import gather, row_blocks
+from directgp.integration.contract import (
+    Density,
+    Derivatives,
+    Estimate,
+    FlatExamples,
+    SymmetricLink,
+    has,
+)
+from directgp.integration.evaluate import average_slopes, gather, linear_slopes, row_blocks
 from directgp.integration.nodes import NATS, blocks_by_nodes, nodes_for_all, trapezoid_step
-from directgp.integration.parameters import average_slopes, linear_slopes
 from directgp.numerics.autograd import Slopes
 from directgp.numerics.fixed_sizes import constant, fixed_sizes
 from directgp.shapes import Points, Row, Values

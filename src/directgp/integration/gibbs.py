@@ -4,8 +4,7 @@ from typing import cast
 
 import torch
 
-from directgp.integration.capabilities import ClosedFormGibbs, GibbsSlopes, has
-from directgp.integration.contract import Density, Method
+from directgp.integration.contract import ClosedFormGibbs, Density, GibbsSlopes, Method, has
 from directgp.integration.evaluate import Rows, estimate_rows, evaluate, of_one_shape
 from directgp.integration.nodes import NATS
 from directgp.numerics.autograd import Slopes

@@ -8,11 +8,11 @@ import torch
 from typing_extensions import override
 
 from directgp.integration.adaptive import POINTS
-from directgp.integration.capabilities import ExtraZeros
 from directgp.integration.contract import (
     NEEDED_NODES,
     Density,
     Estimate,
+    ExtraZeros,
     FlatExamples,
     Integrator,
     Method,

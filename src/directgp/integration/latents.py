@@ -11,7 +11,6 @@ from torch import Tensor
 from typing_extensions import override
 
 from directgp.errors import NumericalError, UnsupportedError
-from directgp.integration.capabilities import ReducedDensity
 from directgp.integration.contract import (
     NEEDED_NODES,
     Density,
@@ -20,11 +19,11 @@ from directgp.integration.contract import (
     Integrator,
     Method,
     Nodes,
+    ReducedDensity,
     require_needed_nodes,
 )
-from directgp.integration.evaluate import row_blocks
+from directgp.integration.evaluate import average_slopes, row_blocks
 from directgp.integration.nodes import NATS, step_for
-from directgp.integration.parameters import average_slopes
 from directgp.shapes import Latents
 
 _ONE_LATENT = "of one latent"

@@ -14,8 +14,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from directgp.errors import NumericalError
-from directgp.integration.capabilities import ClosedFormMode, has
-from directgp.integration.contract import Density, Derivatives
+from directgp.integration.contract import ClosedFormMode, Density, Derivatives, has
 from directgp.integration.unimodal import Peaks
 from directgp.numerics.fixed_sizes import constant, fixed_size, fixed_sizes, recording
 from directgp.shapes import Values

@@ -12,17 +12,19 @@ from numpy.typing import NDArray
 from torch import Tensor
 from typing_extensions import override
 
-from directgp.integration.capabilities import Binary, NearlyCertain, has
 from directgp.integration.contract import (
     NEEDED_NODES,
+    Binary,
     Density,
     Estimate,
     FlatExamples,
     Integrator,
     Method,
+    NearlyCertain,
     Nodes,
+    has,
 )
-from directgp.integration.evaluate import gather
+from directgp.integration.evaluate import average_slopes, gather, linear_slopes
 from directgp.integration.gaussian_sums import GaussianSums, WidenedStrip
 from directgp.integration.nodes import (
     blocks_by_nodes,
@@ -31,7 +33,6 @@ from directgp.integration.nodes import (
     recorded_nodes,
     step_for,
 )
-from directgp.integration.parameters import average_slopes, linear_slopes
 from directgp.integration.peaks import ROUGH, Peak, Sides, find_support, highest, peak_of, sides_of
 from directgp.integration.slopes import balanced_weight
 from directgp.integration.unimodal import find_ends, settled_peaks

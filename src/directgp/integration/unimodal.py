@@ -10,8 +10,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from directgp.errors import UnsupportedError
-from directgp.integration.capabilities import OnePeak, has
-from directgp.integration.contract import FlatExamples
+from directgp.integration.contract import FlatExamples, OnePeak, has
 from directgp.shapes import Row
 
 Pair = Float[Tensor, "2 n"]

@@ -12,8 +12,7 @@ from torch import Tensor, nn
 
 from directgp.errors import UnsupportedError, require, require_all
 from directgp.integration.adaptive import Adaptive
-from directgp.integration.capabilities import has
-from directgp.integration.contract import Derivatives, Integrator
+from directgp.integration.contract import Derivatives, Integrator, has
 from directgp.integration.latents import LatentGrid
 from directgp.likelihoods.capabilities import ConditionalCDF, ConditionalDraws, ShapeChecked
 from directgp.likelihoods.numeric import (
@@ -22,9 +21,8 @@ from directgp.likelihoods.numeric import (
     draws_by_cdf,
     moments_given,
 )
-from directgp.likelihoods.rows import RowConstants
+from directgp.likelihoods.rows import ExampleView, RowConstants
 from directgp.likelihoods.units import Units
-from directgp.likelihoods.view import ExampleView
 from directgp.numerics.special import softplus, softplus_inverse
 from directgp.registry import Task
 from directgp.shapes import Targets, Values

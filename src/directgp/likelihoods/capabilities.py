@@ -6,8 +6,7 @@ from typing import Any, Protocol, cast, final, runtime_checkable
 import numpy as np
 from torch import Tensor
 
-from directgp.integration.capabilities import has
-from directgp.integration.contract import Derivatives
+from directgp.integration.contract import Derivatives, has
 from directgp.likelihoods.numeric import Draws
 from directgp.numerics.autograd import Slopes
 from directgp.numerics.random import Generator

@@ -10,8 +10,7 @@ from jaxtyping import Float
 from torch import Tensor
 from typing_extensions import override
 
-from directgp.integration.capabilities import ParameterSlopes, has
-from directgp.integration.contract import Derivatives
+from directgp.integration.contract import Derivatives, ParameterSlopes, has
 from directgp.integration.gaussian_sums import GaussianSums
 from directgp.integration.inflated import InflatedIntegrals
 from directgp.likelihoods.base import unconstrained

@@ -8,16 +8,14 @@ from torch import Tensor
 
 from directgp.errors import InvalidInputError, NumericalError, refuse, require_all
 from directgp.integration.adaptive import adaptive_gibbs, adaptive_log_expectation
-from directgp.integration.capabilities import ClosedFormGibbs, has
-from directgp.integration.contract import FlatExamples, log_expectations_of
+from directgp.integration.contract import ClosedFormGibbs, FlatExamples, has, log_expectations_of
 from directgp.integration.gibbs import gibbs_term
 from directgp.integration.nodes import NATS
 from directgp.integration.trapezoid import TrapezoidSums
 from directgp.likelihoods.base import Likelihood, broadcast_shape, check_shape
 from directgp.likelihoods.capabilities import ClosedFormLogPredictive
 from directgp.likelihoods.own import check_smooth, probes, written_by_user
-from directgp.log_expectations.quadrature import Quadrature
-from directgp.log_expectations.rule import ClosedForm, Rule
+from directgp.log_expectations.rule import ClosedForm, Quadrature, Rule
 from directgp.registry import LARGEST, MAX_COUNT, RULES
 from directgp.shapes import Targets, Values
 
@@ -200,9 +198,11 @@ def check_own(likelihood: Likelihood, y: Targets) -> None:
     """
     integration = likelihood.integration
     claims = integration.log_concave or integration.summable
-    if not (claims and written_by_user(likelihood)) or likelihood.num_latent > 1:
+    if not claims or likelihood.num_latent > 1:
         return
     if has(likelihood, ClosedFormLogPredictive) and has(likelihood, ClosedFormGibbs):
+        return
+    if not written_by_user(likelihood):
         return
     rows = torch.linspace(0, y.numel() - 1, _PROBED, device=y.device).round().long().unique()
     subset = likelihood.frozen().for_rows(rows)

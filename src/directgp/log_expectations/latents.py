@@ -7,8 +7,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from directgp.errors import NumericalError, UnsupportedError
-from directgp.integration.capabilities import has
-from directgp.integration.contract import FlatExamples
+from directgp.integration.contract import FlatExamples, has
 from directgp.integration.latents import mode_of
 from directgp.likelihoods.capabilities import ExactProductSampler
 from directgp.numerics.random import Generator, exponential, standard_normal

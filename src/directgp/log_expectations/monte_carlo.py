@@ -9,8 +9,13 @@ from typing_extensions import override
 
 from directgp.errors import UnsupportedError, require
 from directgp.integration.contract import Estimate, FlatExamples, Method
-from directgp.integration.evaluate import Rows, evaluate, per_latent, without_overflow
-from directgp.integration.parameters import average_slopes
+from directgp.integration.evaluate import (
+    Rows,
+    average_slopes,
+    evaluate,
+    per_latent,
+    without_overflow,
+)
 from directgp.likelihoods.base import Likelihood
 from directgp.log_expectations.rule import (
     Context,

@@ -9,18 +9,25 @@ import torch
 from typing_extensions import override
 
 from directgp.errors import require
-from directgp.integration.capabilities import ExtraZeros, ReducedDensity, has
 from directgp.integration.contract import (
     Density,
     Estimate,
+    ExtraZeros,
     FlatExamples,
     Method,
+    ReducedDensity,
+    has,
     log_expectations_of,
 )
-from directgp.integration.evaluate import Rows, evaluate, row_blocks, without_overflow
+from directgp.integration.evaluate import (
+    Rows,
+    average_slopes,
+    evaluate,
+    row_blocks,
+    without_overflow,
+)
 from directgp.integration.inflated import inflated
 from directgp.integration.latents import mode_of
-from directgp.integration.parameters import average_slopes
 from directgp.integration.peaks import Peak, peak_of
 from directgp.integration.slopes import AnyPoints, balanced_weight, mixed_slopes
 from directgp.integration.trapezoid import hermite_nodes
@@ -29,9 +36,9 @@ from directgp.likelihoods.base import Likelihood
 from directgp.likelihoods.capabilities import ClosedFormLogPredictive, ExactProductSampler
 from directgp.log_expectations.latents import draw_latents
 from directgp.log_expectations.monte_carlo import BiasedMonteCarlo
-from directgp.log_expectations.quadrature import Quadrature
 from directgp.log_expectations.rule import (
     Context,
+    Quadrature,
     Rule,
     Schedule,
     at_step,

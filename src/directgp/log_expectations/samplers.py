@@ -12,8 +12,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from directgp.errors import NumericalError
-from directgp.integration.capabilities import ExtraZeros, has
-from directgp.integration.contract import FlatExamples, log_expectations_of
+from directgp.integration.contract import ExtraZeros, FlatExamples, has, log_expectations_of
 from directgp.integration.peaks import Peak, find_fall, peak_of
 from directgp.integration.unimodal import one_peak
 from directgp.likelihoods.capabilities import ExactProductSampler

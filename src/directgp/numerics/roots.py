@@ -43,35 +43,52 @@ def increasing_root(offset: Offset, start: Row, step: Row, farthest: float) -> R
     interpolation where it is safe, else halving (Advances in Engineering Software 28, 1997).
     """
     every = torch.arange(len(start), device=start.device)
-    lower, upper = (start - step).clamp(min=-farthest), (start + step).clamp(max=farthest)
-    below, above = offset(every, lower), offset(every, upper)
+    lower = (start - step).clamp(min=-farthest)
+    upper = (start + step).clamp(max=farthest)
+    below = offset(every, lower)
+    above = offset(every, upper)
     while True:
         low = torch.nonzero((below > 0) & (lower > -farthest)).squeeze(-1)
         high = torch.nonzero((above < 0) & (upper < farthest)).squeeze(-1)
         if not len(low) + len(high):
             break
         step = 2 * step
-        upper[low], above[low] = lower[low], below[low]
+        upper[low] = lower[low]
+        above[low] = below[low]
         lower[low] = (lower[low] - step[low]).clamp(min=-farthest)
         below[low] = offset(low, lower[low])
-        lower[high], below[high] = upper[high], above[high]
+        lower[high] = upper[high]
+        below[high] = above[high]
         upper[high] = (upper[high] + step[high]).clamp(max=farthest)
         above[high] = offset(high, upper[high])
     ends = torch.where(below > 0, lower, upper)
     bracketed = (below <= 0) & (above >= 0)
-    x1, x2, f1, f2 = upper, lower, above, below
-    share, active = torch.full_like(x1, 0.5), torch.nonzero(bracketed).squeeze(-1)
+    x1 = upper
+    x2 = lower
+    f1 = above
+    f2 = below
+    share = torch.full_like(x1, 0.5)
+    active = torch.nonzero(bracketed).squeeze(-1)
     for number in range(MAX_STEPS):
-        a1, a2, b1, b2 = x1[active], x2[active], f1[active], f2[active]
+        a1 = x1[active]
+        a2 = x2[active]
+        b1 = f1[active]
+        b2 = f2[active]
         x = torch.lerp(a1, a2, share[active])
         f = offset(active, x)
         same = torch.sign(f) == torch.sign(b1)
-        a3, b3 = torch.where(same, a1, a2), torch.where(same, b1, b2)
-        a2, b2 = torch.where(same, a2, a1), torch.where(same, b2, b1)
-        x1[active], x2[active], f1[active], f2[active] = x, a2, f, b2
+        a3 = torch.where(same, a1, a2)
+        b3 = torch.where(same, b1, b2)
+        a2 = torch.where(same, a2, a1)
+        b2 = torch.where(same, b2, b1)
+        x1[active] = x
+        x2[active] = a2
+        f1[active] = f
+        f2[active] = b2
         gap = (a2 - x).abs()
         limit = TOLERANCE * (1 + x.abs()) / gap.clamp(min=1e-300)
-        place, height = (x - a2) / (a3 - a2), (f - b2) / (b3 - b2)
+        place = (x - a2) / (a3 - a2)
+        height = (f - b2) / (b3 - b2)
         safe = (height**2 < place) & ((1 - height) ** 2 < 1 - place)
         inverse = f / (b2 - f) * b3 / (b2 - b3)
         inverse = inverse + (a3 - x) / (a2 - x) * f / (b3 - f) * b2 / (b3 - b2)
@@ -120,11 +137,13 @@ def smallest_count(cdf: CountCdf, level: Row, guess: Row) -> Row:
         short = value < level[index]
         return torch.where(short, far.clamp(max=-TINY), far.clamp(min=0.0))
 
-    lower, upper = torch.full_like(guess, -1.0), guess.clone()
+    lower = torch.full_like(guess, -1.0)
+    upper = guess.clone()
     below = torch.full_like(guess, -torch.inf)
     above = offset(torch.arange(len(guess), device=guess.device), guess)
     while len(short := torch.nonzero((above < 0) & (upper < LARGEST)).squeeze(-1)):
-        lower[short], below[short] = upper[short], above[short]
+        lower[short] = upper[short]
+        below[short] = above[short]
         upper[short] = (_GROWTH * (upper[short] + 1)).clamp(max=LARGEST)
         above[short] = offset(short, upper[short])
     reached = above >= 0
@@ -142,7 +161,8 @@ def smallest_count(cdf: CountCdf, level: Row, guess: Row) -> Row:
         at_k = offset(i, k)
         hit = at_k >= 0
         again = torch.where(hit == reached[i], 0.5, 1.0)
-        lower[i], upper[i] = torch.where(hit, lower[i], k), torch.where(hit, k, upper[i])
+        lower[i] = torch.where(hit, lower[i], k)
+        upper[i] = torch.where(hit, k, upper[i])
         below[i] = torch.where(hit, again * below[i], at_k)
         above[i] = torch.where(hit, at_k, again * above[i])
         reached[i] = hit

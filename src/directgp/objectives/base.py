@@ -10,9 +10,8 @@ from torch import Tensor
 from typing_extensions import override
 
 from directgp.errors import require, require_all
-from directgp.integration.evaluate import Rows, of_one_shape
+from directgp.integration.evaluate import Rows, of_one_shape, parameter_gradient
 from directgp.integration.gibbs import gibbs_fixed_work, gibbs_slopes, gibbs_term
-from directgp.integration.parameters import parameter_gradient
 from directgp.likelihoods.base import Likelihood
 from directgp.log_expectations.api import named_rule, resolve_rule
 from directgp.log_expectations.rule import Rule

@@ -11,7 +11,7 @@ from torch import Tensor
 from typing_extensions import override
 
 from directgp.errors import UnsupportedError, require
-from directgp.integration.capabilities import Binary, has
+from directgp.integration.contract import Binary, has
 from directgp.integration.evaluate import Rows, of_one_shape
 from directgp.likelihoods.base import Likelihood
 from directgp.likelihoods.capabilities import (

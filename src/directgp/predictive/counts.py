@@ -8,7 +8,7 @@ from jaxtyping import Float
 from torch import Tensor
 from typing_extensions import override
 
-from directgp.integration.capabilities import has
+from directgp.integration.contract import has
 from directgp.integration.nodes import step_for
 from directgp.integration.peaks import Peak, find_support
 from directgp.likelihoods.capabilities import Arrivals, ChernoffWindow

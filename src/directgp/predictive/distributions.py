@@ -6,7 +6,7 @@ import torch
 from typing_extensions import override
 
 from directgp.errors import UnsupportedError
-from directgp.integration.capabilities import ExtraZeros, has
+from directgp.integration.contract import ExtraZeros, has
 from directgp.likelihoods.base import Likelihood, can_draw
 from directgp.likelihoods.capabilities import (
     ClosedFormQuantiles,

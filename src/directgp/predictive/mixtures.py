@@ -12,7 +12,7 @@ import torch
 from typing_extensions import override
 
 from directgp.errors import NumericalError
-from directgp.log_expectations.quadrature import Quadrature
+from directgp.log_expectations.rule import Quadrature
 from directgp.numerics.roots import MAX_STEPS, TOLERANCE
 from directgp.numerics.special import log_ndtr
 from directgp.predictive.base import Distribution

@@ -73,10 +73,12 @@ class ReportFolder:
 
     def _recognised(self) -> set[str]:
         stores = [self.path / name for name in _STORES]
-        if not any(each.is_file() and not each.is_symlink() and is_store(each) for each in stores):
+        if not any(
+            store.is_file() and not store.is_symlink() and is_store(store) for store in stores
+        ):
             return set()
-        found = {name for name in _FIXED if (self.path / name).is_file()}
-        return found | {f"{FIGURES}/{name}" for name in self._names_in_figures()}
+        documents = {name for name in _FIXED if (self.path / name).is_file()}
+        return documents | {f"{FIGURES}/{name}" for name in self._names_in_figures()}
 
     def _names_in_figures(self) -> list[str]:
         """Return the names in the folder of figures that a report may have."""

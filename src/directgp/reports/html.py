@@ -43,9 +43,9 @@ def render_page(name: str, styles: Sequence[str], /, package: str = _PACKAGE, **
     """
 
     def template_file(file: str) -> str:
-        folders = (files(each).joinpath("templates") for each in (package, _PACKAGE))
-        found = next(path for folder in folders if (path := folder.joinpath(file)).is_file())
-        return found.read_text(encoding="utf-8")
+        folders = (files(source).joinpath("templates") for source in (package, _PACKAGE))
+        paths = (folder.joinpath(file) for folder in folders)
+        return next(path for path in paths if path.is_file()).read_text(encoding="utf-8")
 
     environment = Environment(
         autoescape=True,

@@ -169,7 +169,8 @@ def path_of(
     require(start == "elbo" or fits, who, allowed, type(how).__name__)
     settings = (recipe.settings(), grid, mode, how.settings(), start)
     checkpoint = open_checkpoint(checkpoints, data, model, settings)
-    checkpoint.restore_generator(random)
+    if checkpoint is not None:
+        checkpoint.restore_generator(random)
     splits = split(how, data, model.posterior, model.likelihood, random)
     loss = recipe.point_loss().validation_loss()
     since = time.perf_counter()

@@ -94,44 +94,41 @@ class Checkpoints:
 class Checkpoint:
     """The finished stages of a run and the state of the current one, in memory and in a file.
 
-    Without `checkpoints` nothing is stored. A file with another fingerprint of data and settings
-    raises an error. Of several processes the first one reads for all, and writes.
+    A file with another fingerprint of data and settings raises an error. Of several processes the
+    first one reads for all, and writes.
     """
 
     def __init__(
         self,
-        checkpoints: Checkpoints | None = None,
-        fingerprint: str = "",
+        checkpoints: Checkpoints,
+        fingerprint: str,
         group: ProcessGroup | None = None,
     ) -> None:
-        self._path = "" if checkpoints is None else os.fspath(checkpoints.path)
-        self.every = None if checkpoints is None else checkpoints.every
-        """Steps between two writes; None for never."""
+        self._path = os.fspath(checkpoints.path)
+        self.every = checkpoints.every
+        """Steps between two writes."""
         self._fingerprint = fingerprint
-        self._writes = checkpoints is not None and (group is None or group.is_main)
+        self._writes = group is None or group.is_main
         self._finished: list[StageResult] = []
         self._tensors: dict[str, Tensors] = {"finished": {}, "now": {}, "start": {}}
         self._progress: dict[str, Any] | None = None
         self._loaded = 0
         """Finished stages that the run has loaded or added."""
         self._resumed = True
-        if checkpoints is not None:
-            contents = self._read() if group is None else group.read(self._read)
-            if contents is None:
-                return
-            if contents.manifest.get("fingerprint") != fingerprint:
-                raise CheckpointError(
-                    f"The checkpoint {self._path} is of a run with other data or settings. Give "
-                    "the data and settings of that run, or another path."
-                )
-            with self.restoring():
-                _Manifest.model_validate(contents.manifest)
-            self._finished = [
-                StageResult.from_json(stage) for stage in contents.manifest["finished"]
-            ]
-            self._progress = contents.manifest["under_way"]
-            self._resumed = False
-            self._tensors = {part: under(f"{part}.", contents.tensors) for part in self._tensors}
+        contents = self._read() if group is None else group.read(self._read)
+        if contents is None:
+            return
+        if contents.manifest.get("fingerprint") != fingerprint:
+            raise CheckpointError(
+                f"The checkpoint {self._path} is of a run with other data or settings. Give "
+                "the data and settings of that run, or another path."
+            )
+        with self.restoring():
+            _Manifest.model_validate(contents.manifest)
+        self._finished = [StageResult.from_json(stage) for stage in contents.manifest["finished"]]
+        self._progress = contents.manifest["under_way"]
+        self._resumed = False
+        self._tensors = {part: under(f"{part}.", contents.tensors) for part in self._tensors}
 
     @contextmanager
     def restoring(self) -> Iterator[None]:
@@ -172,8 +169,6 @@ class Checkpoint:
 
     def finish(self, result: StageResult, tensors: Tensors) -> None:
         """Write the result and the model of the current stage."""
-        if not self._path:
-            return
         index = len(self._finished)
         finished = {f"{index}.{name}": value.clone() for name, value in tensors.items()}
         self._tensors["finished"] |= finished
@@ -183,8 +178,6 @@ class Checkpoint:
 
     def resume_hint(self) -> str:
         """Return how to resume a run that was lost."""
-        if not self._path:
-            return "There is no checkpoint: with checkpoints=Checkpoints(path) a job can resume."
         place = f"the end of {self._finished[-1].stage}" if self._finished else "the start"
         if self._progress is not None:
             place = f"step {len(self._progress['losses'])}"
@@ -248,13 +241,13 @@ def open_checkpoint(
     model: Model,
     settings: object,
     group: ProcessGroup | None = None,
-) -> Checkpoint:
-    """Return the checkpoint of a run with these data, this start and these settings.
+) -> Checkpoint | None:
+    """Return the checkpoint of a run with these data, this start and these settings, if any.
 
     Raises `InvalidInputError` if another process has other data, start or settings.
     """
     if checkpoints is None and group is None:
-        return Checkpoint()
+        return None
     start = model_tensors(model)
     # Add the row values: they are data, and not in the state of a likelihood.
     start |= {f"buffer.{name}": value for name, value in model.likelihood.named_buffers()}
@@ -267,7 +260,7 @@ def open_checkpoint(
     identity = fingerprint(model=parts, **rest, **start)
     if group is not None:
         group.require_same(identity)
-    return Checkpoint(checkpoints, identity, group)
+    return None if checkpoints is None else Checkpoint(checkpoints, identity, group)
 
 
 def model_tensors(model: Model) -> Tensors:

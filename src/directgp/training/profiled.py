@@ -8,7 +8,7 @@ from jaxtyping import Float
 from torch import Tensor
 from typing_extensions import override
 
-from directgp.integration.parameters import parameter_gradient
+from directgp.integration.evaluate import parameter_gradient
 from directgp.likelihoods.base import ConjugateLikelihood
 from directgp.numerics.arrays import tensor_of
 from directgp.numerics.gaussian import kl_from_standard
@@ -23,8 +23,7 @@ from directgp.posteriors.collapsed import (
 from directgp.posteriors.projection import project, project_whitened, residual_variance, whiten
 from directgp.posteriors.stationary import Gradient, KnownSums, StationaryMarginals
 from directgp.shapes import Row
-from directgp.training.batches import Randomness
-from directgp.training.data import Data, Model
+from directgp.training.data import Data, Model, Randomness
 from directgp.training.problems import Q_PARAMETERS, ModelProblem, trained_parameters
 from directgp.training.run import Eliminated
 

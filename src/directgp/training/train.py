@@ -19,11 +19,10 @@ from directgp.numerics.random import fresh_generator
 from directgp.objectives.base import PointLoss
 from directgp.posteriors.collapsed import Whitened, composed
 from directgp.posteriors.sparse import SparsePosterior
-from directgp.training.batches import as_data
 from directgp.training.beta_path import path_of
 from directgp.training.callbacks import ProgressBar
 from directgp.training.checkpoint import Checkpoints, open_checkpoint
-from directgp.training.data import Data, Model, check_data
+from directgp.training.data import Data, Model, as_data, check_data
 from directgp.training.distributed import Processes, ProcessGroup
 from directgp.training.result import TrainingResult
 from directgp.training.run import Monitor, Observer, OptimizerName, Recipe, SmallGradient, close
@@ -387,7 +386,8 @@ def _train_or_resume(
             if group is not None:
                 state = group.tensors_of_first({"state": random.get_state()})
                 random.set_state(state["state"])
-            checkpoint.restore_generator(random)
+            if checkpoint is not None:
+                checkpoint.restore_generator(random)
             if rows is not None and group is not None:
                 # The rows of one batch of this process.
                 data = data.take(torch.arange(len(data) // group.size, device=data.X.device))

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from directgp.errors import CheckpointError, LostProcessError, NumericalError
-from directgp.integration.capabilities import has
+from directgp.integration.contract import has
 from directgp.likelihoods.base import ConjugateLikelihood
 from directgp.likelihoods.gaussian import Gaussian
 from directgp.likelihoods.starts import RoughStart
@@ -19,25 +19,27 @@ from directgp.objectives.base import GibbsLoss, Objective
 from directgp.posteriors.collapsed import Whitened, calibrate
 from directgp.posteriors.sparse import SparsePosterior
 from directgp.training.adam import AdamState, adam
-from directgp.training.batches import (
+from directgp.training.checkpoint import Checkpoint, Tensors, model_tensors, require_like, under
+from directgp.training.data import (
     Batches,
+    Data,
     DistributedBatches,
+    Model,
     RandomBatches,
     Randomness,
     StreamBatches,
 )
-from directgp.training.checkpoint import Checkpoint, Tensors, model_tensors, require_like, under
-from directgp.training.data import Data, Model
 from directgp.training.distributed import ProcessGroup
 from directgp.training.lbfgs import Learnt, lbfgs
-from directgp.training.problems import ModelProblem
+from directgp.training.problems import FreeProblem, HeldProblem, ModelProblem, UnwhitenedProblem
 from directgp.training.profiled import ProfiledProblem
-from directgp.training.q_problems import FreeProblem, HeldProblem, UnwhitenedProblem
 from directgp.training.result import Failure, Phase, StageResult, Status, Stop, TrainingResult
 from directgp.training.run import LossRange, Recipe, Run
 
 if TYPE_CHECKING:
     from directgp.datasets.streams import ParquetRows
+
+_NO_CHECKPOINT = "There is no checkpoint: with checkpoints=Checkpoints(path) a job can resume."
 
 _ROUGH_NOISE = 0.1
 """Part of the variance of rough values of f that is noise."""
@@ -47,8 +49,9 @@ _ROUGH_NOISE = 0.1
 class Trainer:
     """Runs the stages of a training on one set of data.
 
-    `since` is `time.perf_counter` at the start of the whole training. With `rows`, the examples are
-    read from there, and `data` is the first batch of this process.
+    Without `checkpoint` nothing is stored. `since` is `time.perf_counter` at the start of the whole
+    training. With `rows`, the examples are read from there, and `data` is the first batch of this
+    process.
     """
 
     def __init__(
@@ -64,7 +67,7 @@ class Trainer:
         self._rows = rows
         self._group = group
         self._generator = generator
-        self._checkpoint = checkpoint or Checkpoint()
+        self._checkpoint = checkpoint
         self._since = time.perf_counter() if since is None else since
         self.failures: list[Failure] = []
         """Candidates that could not be trained."""
@@ -91,40 +94,54 @@ class Trainer:
         With `before`, an earlier q(u) that takes the place of the prior, the posterior holds q(u)
         relative to it. A stage that the checkpoint has as finished is loaded.
         """
-        finished = self._checkpoint.next_finished()
-        if finished is not None:
-            result, tensors = finished
-            if result.stage != name:
-                raise CheckpointError(
-                    f"The checkpoint must have '{name}' for its next stage. Got '{result.stage}'. "
-                    "Resume with the version that wrote it, or start again."
-                )
-            with self._checkpoint.restoring():
-                if result.status != Status.FAILED:
-                    require_like(tensors, self._state(model))
-                model.posterior.load_state_dict(under("posterior.", tensors))
-                model.likelihood.load_state_dict(under("likelihood.", tensors))
-                self._generator.set_state(tensors["generator"])
-            if result.status == Status.FAILED:
-                raise NumericalError(result.reason)
-            return result
+        if self._checkpoint is not None:
+            finished = self._restored(self._checkpoint, name, model)
+            if finished is not None:
+                return finished
         try:
             problem = self._problem(recipe, model, beta, held, before)
             result = self._run(name, recipe, problem, held)
         except NumericalError as error:
             # The failed stage is saved too, so that those after it keep their places.
             failed = without_steps(name, Status.FAILED, str(error))
-            self._checkpoint.finish(failed, self._state(model))
+            self._save_finished(failed, model)
             raise
         except LostProcessError as error:
-            error.add(self._checkpoint.resume_hint())
+            error.add(
+                _NO_CHECKPOINT if self._checkpoint is None else self._checkpoint.resume_hint()
+            )
             raise
         except KeyboardInterrupt:
             return without_steps(name, Status.INTERRUPTED, "Interrupted before the first step.")
         if not result.ends_training:
             # A stage that was ended from outside resumes from the last save instead.
-            self._checkpoint.finish(result, self._state(model))
+            self._save_finished(result, model)
         return result
+
+    def _restored(self, checkpoint: Checkpoint, name: str, model: Model) -> StageResult | None:
+        """Return the next stage and set the model, if the checkpoint has the stage as finished."""
+        finished = checkpoint.next_finished()
+        if finished is None:
+            return None
+        result, tensors = finished
+        if result.stage != name:
+            raise CheckpointError(
+                f"The checkpoint must have '{name}' for its next stage. Got '{result.stage}'. "
+                "Resume with the version that wrote it, or start again."
+            )
+        with checkpoint.restoring():
+            if result.status != Status.FAILED:
+                require_like(tensors, self._state(model))
+            model.posterior.load_state_dict(under("posterior.", tensors))
+            model.likelihood.load_state_dict(under("likelihood.", tensors))
+            self._generator.set_state(tensors["generator"])
+        if result.status == Status.FAILED:
+            raise NumericalError(result.reason)
+        return result
+
+    def _save_finished(self, result: StageResult, model: Model) -> None:
+        if self._checkpoint is not None:
+            self._checkpoint.finish(result, self._state(model))
 
     def start_roughly(self, model: Model) -> None:
         """Set an untrained q(u) in place to that of Gaussian noise around rough values of f.
@@ -241,30 +258,35 @@ class Trainer:
         return batches if number == 1 else DistributedBatches(batches, rank, number)
 
     def _lbfgs(self, problem: ModelProblem, run: Run) -> Stop:
+        checkpoint = self._checkpoint
+        if checkpoint is None:
+            return lbfgs(problem, run, learnt=self.learnt)
+
         def tensors() -> Tensors:
             return {name: p.detach() for name, p in problem.parameters.items()}
 
-        interrupted = self._checkpoint.resume_stage(run)
+        interrupted = checkpoint.resume_stage(run)
         if interrupted is not None:
-            with torch.no_grad(), self._checkpoint.restoring():
+            with torch.no_grad(), checkpoint.restoring():
                 require_like(interrupted, tensors())
                 for name, parameter in problem.parameters.items():
                     parameter.copy_(interrupted[name])
 
         def save() -> None:
-            self._checkpoint.save_progress(run, tensors())
+            checkpoint.save_progress(run, tensors())
 
-        return lbfgs(problem, run, self._checkpoint.every, save, self.learnt)
+        return lbfgs(problem, run, checkpoint.every, save, self.learnt)
 
     def _adam(self, problem: ModelProblem, run: Run, recipe: Recipe) -> Stop:
         # The paper's rates.
         rate = recipe.learning_rate or (0.1 if problem.batches.whole else 1e-3)
         state = AdamState(problem, rate)
         observer = recipe.observer
-        every = self._checkpoint.every
-        interrupted = self._checkpoint.resume_stage(run)
-        if interrupted is not None:
-            with self._checkpoint.restoring():
+        checkpoint = self._checkpoint
+        every = None if checkpoint is None else checkpoint.every
+        interrupted = None if checkpoint is None else checkpoint.resume_stage(run)
+        if checkpoint is not None and interrupted is not None:
+            with checkpoint.restoring():
                 saved = under("adam.", interrupted)
                 require_like({n: at for n, at in saved.items() if n != "best_loss"}, state.state())
                 state.load_state(saved)
@@ -280,13 +302,13 @@ class Trainer:
 
         def after_segment() -> None:
             observe()
-            if every is None or run.steps % every != 0:
+            if checkpoint is None or run.steps % checkpoint.every != 0:
                 return
             tensors = {f"adam.{name}": value for name, value in state.state().items()}
             tensors["generator"] = self._generator.get_state()
             batches = problem.batches.state()
             tensors |= {f"batches.{name}": value for name, value in batches.items()}
-            self._checkpoint.save_progress(run, tensors)
+            checkpoint.save_progress(run, tensors)
             problem.randomness.renew(run.steps)
 
         spans = [span for span in (every, observer and observer.every) if span is not None]

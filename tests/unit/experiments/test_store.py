@@ -233,7 +233,7 @@ def test_merging_keeps_own_results_and_adds_new_ones(tmp_path: Path) -> None:
         ours.fail(small_cell(repeat=3), "Ours.")
         every = [CELL, OTHER, THIRD, *(small_cell(repeat=n) for n in (2, 3, 4))]
         before = contents(ours, every)
-        assert ours.merge(tmp_path / "theirs") == MergeCounts(added=1, known=2, differing=1)
+        assert ours.merge(tmp_path / "theirs") == MergeCounts(added=1, shared=2, differing=1)
         assert ours.model(OTHER) == b"theirs"
         assert {
             key: each for key, each in contents(ours, every).items() if key != OTHER.key
@@ -243,7 +243,7 @@ def test_merging_keeps_own_results_and_adds_new_ones(tmp_path: Path) -> None:
             (4, "Theirs."),
         }
         again = ours.merge(tmp_path / "theirs")
-        assert again == MergeCounts(added=0, known=3, differing=1)
+        assert again == MergeCounts(added=0, shared=3, differing=1)
 
 
 def test_arrays_that_differ_are_told(tmp_path: Path) -> None:

@@ -12,10 +12,8 @@ from directgp.likelihoods import Softmax
 from directgp.objectives import GibbsLoss, LogLoss, Objective, PointLoss
 from directgp.posteriors import SparsePosterior
 from directgp.predictive.moments import class_log_probabilities
-from directgp.training.batches import Randomness
-from directgp.training.data import Data, Model
-from directgp.training.problems import TrainingProblem
-from directgp.training.q_problems import FreeProblem, HeldProblem
+from directgp.training.data import Data, Model, Randomness
+from directgp.training.problems import FreeProblem, HeldProblem, TrainingProblem
 
 RANDOM = torch.Generator().manual_seed(0)
 X = torch.randn(30, 2, generator=RANDOM, dtype=torch.float64)

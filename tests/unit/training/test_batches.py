@@ -8,9 +8,8 @@ from torch import Tensor
 
 from directgp.likelihoods import Gaussian, Likelihood, Poisson
 from directgp.objectives import LogLoss, Objective
-from directgp.training.batches import RandomBatches, Randomness
-from directgp.training.data import Data, Model
-from directgp.training.q_problems import FreeProblem, HeldProblem
+from directgp.training.data import Data, Model, RandomBatches, Randomness
+from directgp.training.problems import FreeProblem, HeldProblem
 from tests.unit.training.models import counts, normal, regression, seeded, start
 
 

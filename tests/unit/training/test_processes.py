@@ -20,10 +20,16 @@ from torch.distributed.distributed_c10d import Store
 from directgp.errors import InvalidInputError
 from directgp.objectives import LogLoss, Objective
 from directgp.training import Processes
-from directgp.training.batches import Batches, DistributedBatches, RandomBatches, Randomness
-from directgp.training.data import Data, Model
+from directgp.training.data import (
+    Batches,
+    Data,
+    DistributedBatches,
+    Model,
+    RandomBatches,
+    Randomness,
+)
 from directgp.training.distributed import ProcessGroup, fresh_store
-from directgp.training.q_problems import FreeProblem
+from directgp.training.problems import FreeProblem
 from tests.unit.forked import FORKS
 from tests.unit.training import torchrun_cases as cases
 from tests.unit.training.models import normal, seeded

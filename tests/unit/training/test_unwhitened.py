@@ -8,9 +8,8 @@ from directgp.errors import InvalidInputError
 from directgp.likelihoods import Gaussian, Probit
 from directgp.objectives.base import LogLoss, Objective
 from directgp.posteriors import SparsePosterior
-from directgp.training.batches import Batches, Randomness
-from directgp.training.data import Data, Model
-from directgp.training.q_problems import FreeProblem, UnwhitenedProblem
+from directgp.training.data import Batches, Data, Model, Randomness
+from directgp.training.problems import FreeProblem, UnwhitenedProblem
 from directgp.training.result import Progress
 from directgp.training.run import Monitor
 

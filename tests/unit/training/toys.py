@@ -6,8 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 import torch
 from torch import Tensor, nn
 
-from directgp.training.batches import Batches, Randomness
-from directgp.training.data import Data
+from directgp.training.data import Batches, Data, Randomness
 from directgp.training.problems import TrainingProblem
 from directgp.training.run import LossRange, Monitor, Run
 

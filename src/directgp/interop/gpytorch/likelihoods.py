@@ -23,8 +23,8 @@ from directgp.likelihoods import Poisson, Probit, Softmax
 from directgp.likelihoods.base import Likelihood, check_finite
 from directgp.likelihoods.capabilities import Classes
 from directgp.likelihoods.gaussian import GaussianNoise
+from directgp.likelihoods.rows import ExampleView
 from directgp.likelihoods.student_t import StudentTNoise
-from directgp.likelihoods.view import ExampleView
 from directgp.log_expectations.api import expected_log_prob, log_expectation
 from directgp.predictive import (
     predictive_cdf,
