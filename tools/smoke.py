@@ -90,9 +90,9 @@ def table() -> str:
 
 def snippet(text: str) -> str:
     """Return the first python block of a page, which checks what it says that it prints."""
-    found = re.search(r"```python\n(.*?)```", text, re.DOTALL)
-    expect(found is not None)
-    code = found[1] if found else ""
+    block = re.search(r"```python\n(.*?)```", text, re.DOTALL)
+    expect(block is not None)
+    code = block[1] if block else ""
     printed = re.findall(r"# prints: (.*)", code)
     expect(bool(printed))
     check = f"assert shown.getvalue().split() == {' '.join(printed).split()!r}, shown.getvalue()"
@@ -111,12 +111,12 @@ def run(here: Path, program: str, *words: str, code: int = 0) -> str:
     """Run a program of the environment, and return what it printed."""
     clean = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
     command = [str(here / "env" / "bin" / program), *words]
-    found = subprocess.run(command, cwd=here, env=clean, capture_output=True, text=True)
-    if found.returncode != code:
-        raise SystemExit(f"{program} ended with {found.returncode}:\n{found.stdout}{found.stderr}")
+    ended = subprocess.run(command, cwd=here, env=clean, capture_output=True, text=True)
+    if ended.returncode != code:
+        raise SystemExit(f"{program} ended with {ended.returncode}:\n{ended.stdout}{ended.stderr}")
     if program == "python":
-        print(found.stdout, end="")
-    return found.stdout + found.stderr
+        print(ended.stdout, end="")
+    return ended.stdout + ended.stderr
 
 
 def sizes(here: Path) -> str:

@@ -1,4 +1,4 @@
-"""Test that the architecture page names files and functions that exist."""
+"""Test that the pages for developers name files and functions that exist."""
 
 import ast
 import re
@@ -12,6 +12,9 @@ TEXT = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
 
 FUNCTIONS = re.findall(r"`([\w/]+\.py):(\w+)`", TEXT)
 FILES = re.findall(r"`([\w/]+\.py)`", TEXT)
+CONTRIBUTING = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+PATHS = re.findall(r"`((?:src|paper|tests|docs)/[\w/]+(?:\.\w+|/))`", CONTRIBUTING)
+PLACEHOLDER = "src/directgp/cli/NAME.py"
 PACKAGES = re.findall(r"^\| `([^|]*)` \| ", TEXT, re.MULTILINE)
 
 
@@ -28,8 +31,12 @@ def test_functions_exist(file: str, function: str) -> None:
 
 @pytest.mark.parametrize("file", sorted(set(FILES)))
 def test_files_exist(file: str) -> None:
-    folders = [ROOT, SOURCE, ROOT / "paper/src/directgp_paper/experiments/claims"]
-    assert any((folder / file).is_file() for folder in folders)
+    assert any((folder / file).is_file() for folder in (ROOT, SOURCE))
+
+
+@pytest.mark.parametrize("path", sorted({*PATHS} - {PLACEHOLDER}))
+def test_paths_of_contributing_exist(path: str) -> None:
+    assert (ROOT / path).exists()
 
 
 def test_every_package_is_described() -> None:
@@ -40,3 +47,7 @@ def test_every_package_is_described() -> None:
 
 def test_all_five_operations_are_listed() -> None:
     assert len(FUNCTIONS) >= 40
+
+
+def test_paths_of_contributing_are_found() -> None:
+    assert len({*PATHS}) >= 40 and PLACEHOLDER in PATHS

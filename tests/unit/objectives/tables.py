@@ -40,6 +40,9 @@ class PointLossRow:
     tolerance: float = 1e-12
     """Relative error allowed in float64."""
 
+    remedy: str = "Use Gaussian, or log_loss."
+    """What the error for other likelihoods advises."""
+
 
 EVERY = frozenset(row.name for row in LIKELIHOODS)
 GAUSSIAN = frozenset({"gaussian"})
@@ -74,6 +77,7 @@ POINT_LOSSES = [
         blind=GAUSSIAN,
         # 1 − Φ loses digits where the label is nearly certain.
         tolerance=1e-10,
+        remedy="log_loss",
     ),
     PointLossRow("absolute_loss", AbsoluteLoss(), GAUSSIAN, absolute, SMOOTH, blind=GAUSSIAN),
     PointLossRow("pinball_median", PinballLoss(), GAUSSIAN, pinball(0.5), SMOOTH, blind=GAUSSIAN),
@@ -85,6 +89,7 @@ POINT_LOSSES = [
         LABELS,
         cost,
         tolerance=1e-9,
+        remedy="Use Probit or Logistic",
     ),
     PointLossRow(
         "crps",
