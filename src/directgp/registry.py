@@ -255,7 +255,7 @@ LOSSES = Registry(
 
 RULES = Registry(
     Row("closed_form", f"{_RULES}.rule:ClosedForm"),
-    Row("quadrature", f"{_RULES}.quadrature:Quadrature"),
+    Row("quadrature", f"{_RULES}.rule:Quadrature"),
     Row("bmc", f"{_RULES}.monte_carlo:BiasedMonteCarlo"),
     Row("smooth_bmc", f"{_RULES}.monte_carlo:BiasedMonteCarlo", {"nu": 1e-4}),
     Row("ups", f"{_RULES}.product_sampling:ProductSampling"),
