@@ -210,7 +210,7 @@ def _integrated_on_line(
     return total
 
 
-def _legendre(first: Row, last: Row) -> tuple[Points, Points, Row]:
+def _legendre(first: Row, last: Row) -> tuple[Points, Float[Tensor, "k 1"], Row]:
     """Return Gauss–Legendre nodes between two ends, weights on [−1, 1], and half the length."""
     x, weight = (
         torch.as_tensor(rule).to(first) for rule in np.polynomial.legendre.leggauss(_NODES)
