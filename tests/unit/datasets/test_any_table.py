@@ -45,7 +45,7 @@ def columns(draw: st.DrawFn) -> pa.ChunkedArray:
     return pa.chunked_array([column[:5], column[5:]])
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=150, suppress_health_check=list(HealthCheck))
 @given(
     table=st.dictionaries(st.text(max_size=3), columns(), min_size=1, max_size=3),
     target=columns(),
@@ -82,7 +82,7 @@ def test_any_table_gives_a_problem_or_an_error(
     assert encoded.usable.all() and np.array_equal(encoded.X, problem.X, equal_nan=True)
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=150, suppress_health_check=list(HealthCheck))
 @given(
     content=st.lists(
         st.sampled_from(

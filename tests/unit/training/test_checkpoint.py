@@ -268,7 +268,7 @@ def test_every_flip_in_the_header_is_caught_or_changes_nothing(path: Path, old: 
 
 
 @given(st.data())
-@settings(max_examples=200, deadline=None, derandomize=True)
+@settings(max_examples=200)
 def test_any_damage_is_caught_or_changes_nothing(data: st.DataObject) -> None:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "run.ckpt"

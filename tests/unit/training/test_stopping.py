@@ -90,7 +90,7 @@ def test_a_rule_stops_at_the_first_step_that_meets_it(
 
 
 @given(LOSSES, st.integers(2, 6), st.sampled_from([0.0, 0.5, 1.0]))
-@settings(max_examples=150, deadline=None, derandomize=True)
+@settings(max_examples=150)
 def test_the_rules_agree_with_their_definitions(
     losses: list[float], window: int, tolerance: float
 ) -> None:

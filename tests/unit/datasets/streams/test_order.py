@@ -107,7 +107,7 @@ _FOLDERS = count()
     st.integers(0, 3),
     st.data(),
 )
-@settings(max_examples=15, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=15, suppress_health_check=list(HealthCheck))
 def test_an_epoch_of_all_shares_has_every_row_once(
     tmp_path: Path, files: list[list[int]], buffer: int, shares: int, seed: int, data: st.DataObject
 ) -> None:
