@@ -170,6 +170,7 @@ def test_ppgpr(likelihood: Callable[[], Any], target: Callable[[Tensor], Tensor]
         ),
     ],
 )
+@pytest.mark.slow_for("Bernoulli", "<lambda>")
 def test_dspp(
     likelihood: Callable[[], Any], target: Callable[[Tensor], Tensor], outputs: int | None
 ) -> None:
@@ -203,7 +204,7 @@ def test_their_quadrature_error_is_the_only_difference(deep: bool) -> None:
         (NegativeBinomial(0.5), counts),
     ],
 )
-@pytest.mark.slow_for("own1", "own3", "own5")
+@pytest.mark.slow_for("own1", "own3", "own4", "own5")
 def test_a_dspp_with_our_likelihoods(own: Likelihood, target: Callable[[Tensor], Tensor]) -> None:
     """The mixture over sigma points is theirs, log E_q[p] ours in both."""
     x, y = diabetes()
