@@ -1,5 +1,6 @@
 """Fixtures of all tests."""
 
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -26,6 +27,18 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             parameters = item.name.partition("[")[2]
             if any(word in parameters for word in mark.args):
                 item.add_marker("slow")
+
+
+@pytest.fixture(autouse=True)
+def _same_global_random_numbers() -> Iterator[None]:
+    """Draws without a generator, such as those of GPyTorch, do not depend on earlier tests."""
+    torch = sys.modules.get("torch")
+    if torch is None:
+        yield
+        return
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        yield
 
 
 @pytest.fixture(autouse=True, scope="module")
