@@ -145,7 +145,7 @@ def _new_draft(path: Path) -> tuple[Path, BinaryIO]:
             return draft, file
         with suppress(OSError):
             fcntl.flock(file, fcntl.LOCK_EX)
-        if _leads_to(draft, file):
+        if _leads_to(draft, file.fileno()):
             return draft, file
         file.close()
     raise OSError(errno.EAGAIN, "its drafts are removed by another program", str(path))
@@ -166,7 +166,7 @@ def _remove_if_abandoned(draft: Path) -> None:
             return
         # For writing: network file systems lock no other files.
         with open(draft, "r+b") as file:
-            if _is_ownerless(file) and _leads_to(draft, file):
+            if _is_ownerless(file) and _leads_to(draft, file.fileno()):
                 draft.unlink()
 
 
@@ -186,14 +186,13 @@ def _age(facts: os.stat_result) -> float:
     return time.time() - facts.st_mtime
 
 
-def _leads_to(path: Path, file: BinaryIO) -> bool:
-    """Return whether the path is a name of the file that is open."""
+def _leads_to(path: str | Path, handle: int) -> bool:
+    """Return whether the path is a name of the file or folder that is open."""
     try:
-        named = os.lstat(path)
+        # On a network file system, `fstat` raises for a file that another machine has removed.
+        return os.path.samestat(os.lstat(path), os.fstat(handle))
     except OSError:
         return False
-    opened = os.fstat(file.fileno())
-    return opened.st_nlink > 0 and os.path.samestat(named, opened)
 
 
 @contextmanager
@@ -202,23 +201,23 @@ def locked_folder(folder: Path) -> Iterator[None]:
     if fcntl is None:
         yield
         return
-    handle = _lock_folder(folder)
+    handle = _lock_folder(os.path.realpath(folder))
     try:
         yield
     finally:
         os.close(handle)
 
 
-def _lock_folder(folder: Path) -> int:
+def _lock_folder(folder: str) -> int:
     """Return a handle of the folder, locked as long as it is open, if there are locks."""
     while True:
         handle = os.open(folder, os.O_RDONLY)
         # Some network file systems have no locks.
         with suppress(OSError):
             fcntl.flock(handle, fcntl.LOCK_EX)
-        # The folder may have been deleted and created again while this process waited.
-        if os.path.samestat(os.stat(folder), os.fstat(handle)):
+        if _leads_to(folder, handle):
             return handle
+        # The folder has been deleted, and perhaps created again, while this process waited.
         os.close(handle)
 
 
@@ -226,7 +225,11 @@ def sync_folder(folder: Path) -> None:
     """Write the names in a folder to the disk, on systems that support it."""
     if os.name == "nt":
         return
-    handle = os.open(folder, os.O_RDONLY)
+    try:
+        handle = os.open(folder, os.O_RDONLY)
+    except PermissionError:
+        # A folder that may be written need not be readable.
+        return
     try:
         os.fsync(handle)
     except OSError as error:
