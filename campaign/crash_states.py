@@ -34,6 +34,8 @@ class Operation(NamedTuple):
     """What a writer did: to the data of a file, or to names in a folder."""
 
     what: str
+    """"write", "truncate", "create", "rename", "unlink", "mkdir" or "sync"."""
+
     path: str = ""
     """The name that is changed, or the folder that is synced."""
 
@@ -41,9 +43,13 @@ class Operation(NamedTuple):
     """The file, whatever its name is."""
 
     at: int = 0
+    """Offset of a write, or size after a truncation."""
+
     data: bytes = b""
+    """Bytes of a write."""
+
     source: str = ""
-    """Offset and bytes of a write, size after a truncation, and old name of a file."""
+    """Old name of a file."""
 
 
 @dataclass
@@ -127,6 +133,7 @@ def record(folder: Path, command: list[str]) -> list[Operation]:
 
 def _lines(log: Path) -> Iterator[tuple[str, str]]:
     """Yield process and call, with the halves of an interrupted call joined."""
+
     begun: dict[str, str] = {}
     for line in log.read_text().splitlines():
         process, call = line.split(maxsplit=1)
@@ -149,6 +156,7 @@ def _plain(text: str) -> bytes:
 
 def _operations(calls: Iterator[tuple[str, str]], root: str, disk: Disk) -> Iterator[Operation]:
     """Yield the operations on files below the root."""
+
     offsets: dict[tuple[str, str], int] = {}
     for _, call in calls:
         name, _, rest = call.partition("(")

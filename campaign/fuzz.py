@@ -45,6 +45,8 @@ class Target(NamedTuple):
     """A reader: `make` returns a function of bytes, which raises nothing but directgp's errors."""
 
     make: Callable[[Path], Callable[[bytes], object]]
+    """Returns the reader, given a folder."""
+
     seeds: Callable[[Path], object]
     """Writes sound inputs to a folder."""
 
@@ -267,6 +269,7 @@ def _mutate(atheris: Any) -> Callable[[bytes, int, int], bytes]:
 
 def fuzz(name: str, arguments: list[str]) -> None:
     """Run a reader on inputs until the number of them is reached, or one raises an exception."""
+
     atheris: Any = import_module("atheris")
     with atheris.instrument_imports(include=_INSTRUMENTED):
         for module in ("directgp", "directgp.cli.model_folder", "directgp.experiments.store"):

@@ -43,7 +43,11 @@ class Program:
     """A command that writes to the folder `out`, and what is compared of it."""
 
     words: tuple[str, ...]
+    """Words of the command line, without `out`."""
+
     results: Callable[[Path], Any]
+    """Returns what is compared of a folder."""
+
     again: tuple[str, ...] = ()
     """Words that are added when it is run again."""
 
@@ -54,6 +58,8 @@ class Program:
     """The file in `out` that is written last."""
 
     signals: tuple[str, ...] = ("KILL", "TERM", "INT")
+    """Signals that end the program."""
+
     ending: float = 30.0
     """Seconds in which its other processes have to end after it."""
 

@@ -71,10 +71,20 @@ class File:
     """What a store should hold."""
 
     path: Path
+    """Path of the store."""
+
     results: dict[str, float] = field(default_factory=dict)
+    """Values by key."""
+
     failures: dict[str, tuple[int, str]] = field(default_factory=dict)
+    """Attempts and reason of the last one, by key."""
+
     bad_results: set[str] = field(default_factory=set)
+    """Keys of damaged results."""
+
     bad_failures: set[str] = field(default_factory=set)
+    """Keys of damaged failures."""
+
     leases: dict[str, tuple["Program", int]] = field(default_factory=dict)
     """By key: the owner, and the number of its last renewal."""
 
@@ -90,14 +100,26 @@ class Program:
     """A program with its machine, process and clock."""
 
     file: File
+    """The store that it uses."""
+
     machine: str
+    """Name of its machine."""
+
     pid: int
+    """Number of its process."""
+
     offset: float = 0.0
+    """Seconds by which its clock is ahead."""
+
     alive: bool = True
+    """Whether it has not been killed."""
+
     busy: bool = False
     """Whether its next renewal is left out."""
 
     renewed: float = 0.0
+    """Time of its last renewal."""
+
     seen: dict[str, tuple["Program", int, float]] = field(default_factory=dict)
     """By key: owner and number of the renewal that it saw, and since when."""
 

@@ -32,7 +32,11 @@ class Trial:
     """The result of one trial: what was attacked, what came of it, and what was seen."""
 
     kind: str
+    """What was attacked."""
+
     outcome: str
+    """`HELD`, or what went wrong."""
+
     seen: str = ""
     """One line about a failure, enough to look for its cause."""
 

@@ -21,6 +21,7 @@ class CatalogueEntry:
     """A data set that is known by name, and whose rows the user provides."""
 
     name: str
+    """Name of the data set."""
 
     cells: Mapping[str, str]
     """Further cells of its row in `directgp datasets`, by the head of the column."""
@@ -50,6 +51,7 @@ class Catalogue:
     """Names one of its data sets in a sentence, such as "one of the paper's data sets"."""
 
     entries: tuple[CatalogueEntry, ...]
+    """The data sets, in the order of the table."""
 
     numeric: tuple[str, ...] = ()
     """Columns of the table that are aligned right."""

@@ -64,7 +64,10 @@ class PaperDataset:
     """A row of the paper's table of data sets, and where to get the data."""
 
     name: str
+    """Name of the data set."""
+
     task: Task
+    """Kind of prediction."""
 
     rows: int
     """Rows in the paper's table."""

@@ -186,6 +186,7 @@ class SampledExamples:
     """
 
     likelihood: UnimodalInF
+    """The likelihood of the examples."""
 
     y: Row
     """Targets."""

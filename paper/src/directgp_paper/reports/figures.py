@@ -80,7 +80,10 @@ class PaperFigure:
     """Number in the paper: "1a", "2"; ours begin with S."""
 
     title: str
+    """What the figure shows."""
+
     caption: str
+    """Sentences below the figure."""
 
     kind: type[PaperCell]
     """Kind of the cells that the figure shows."""
@@ -92,6 +95,7 @@ class PaperFigure:
     """Yields the panels of one data set."""
 
     layout: Layout = field(default_factory=Layout)
+    """Sizes of the panels."""
 
     @property
     def file(self) -> str:
@@ -164,6 +168,7 @@ class Series(NamedTuple):
     """Sort key of the legend."""
 
     label: str
+    """Name in the legend."""
 
     mark: Mark
     """Colour, marker and line style."""

@@ -33,6 +33,7 @@ class Part:
     """Description: "pol, 2,000 rows: log-loss DLM (joint) against the ELBO"."""
 
     verdict: Verdict
+    """Verdict of the comparison."""
 
     effect: float
     """Mean difference over the repeats; negative supports the claim, NaN is not run."""
@@ -82,6 +83,7 @@ class ClaimReading:
     """One way to decide on a claim, with the conditions for each verdict, and why it is fair."""
 
     name: str
+    """Name of the reading in the claim."""
 
     of: Literal["paper", "ours"]
     """Whether the reading is of the paper's sentence, or a claim of directgp beside it."""
@@ -107,6 +109,7 @@ class Assessment(NamedTuple):
     """A claim with all its readings, the first of which decides, and the runs behind them."""
 
     claim: "Claim"
+    """The claim that is judged."""
 
     judged: tuple[JudgedReading, ...]
     """The readings with their findings; the first decides."""
@@ -138,6 +141,7 @@ class Claim:
     """A claim of the paper: one of C1 to C14."""
 
     id: str
+    """C1 to C14."""
 
     statement: str
     """What is claimed."""
@@ -240,6 +244,7 @@ class Pair:
     """Two methods or rules on a data set, with the difference of their scores."""
 
     dataset: str
+    """Name of the data set."""
 
     one: str
     """Name of the method or rule that the claim is about."""
