@@ -138,10 +138,10 @@ class Assessment(NamedTuple):
 @final
 @dataclass(frozen=True)
 class Claim:
-    """A claim of the paper: one of C1 to C14."""
+    """A claim of the paper, with the ways to judge it."""
 
     id: str
-    """C1 to C14."""
+    """Name, such as C1."""
 
     statement: str
     """What is claimed."""
