@@ -196,14 +196,14 @@ class RowReasons(Mapping[int, str]):
     """Faults by row; a row of a wide table may have thousands."""
 
     def __init__(self) -> None:
-        self._kept: dict[int, list[str]] = {}
+        self._texts: dict[int, list[str]] = {}
         self._more: Counter[int] = Counter()
 
     def add(self, rows: Iterable[int], reason: str) -> None:
         """Add a reason to rows."""
         reason = visible(reason)
         for row in rows:
-            reasons = self._kept.setdefault(row, [])
+            reasons = self._texts.setdefault(row, [])
             if len(reasons) < _MAX_REASONS:
                 reasons.append(reason)
             else:
@@ -212,15 +212,15 @@ class RowReasons(Mapping[int, str]):
     @override
     def __getitem__(self, row: int) -> str:
         more = self._more[row]
-        return "; ".join([*self._kept[row], *([f"and {more:,} more"] if more else [])])
+        return "; ".join([*self._texts[row], *([f"and {more:,} more"] if more else [])])
 
     @override
     def __iter__(self) -> Iterator[int]:
-        return iter(self._kept)
+        return iter(self._texts)
 
     @override
     def __len__(self) -> int:
-        return len(self._kept)
+        return len(self._texts)
 
 
 class EncodedRows(NamedTuple):

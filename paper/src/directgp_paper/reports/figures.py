@@ -121,27 +121,14 @@ class PaperFigure:
         for record in sorted(results.records, key=lambda record: record.cell.dataset):
             if self.uses(record.cell):
                 by_dataset.setdefault(record.cell.dataset, []).append(record)
+        run = {name: records for name, records in by_dataset.items() if records}
         # The set of an unknown direction is shown if it was run, and not missed otherwise.
-        absent = [
-            name
-            for name, shown_records in by_dataset.items()
-            if not shown_records and name != ONE_DIRECTION
-        ]
+        absent = [name for name in by_dataset if name not in run and name != ONE_DIRECTION]
         if self.shown.get("dataset") == PEDESTRIANS:
+            # One direction is enough.
             absent = []
-            by_dataset = dict(
-                [
-                    (name, shown_records)
-                    for name, shown_records in by_dataset.items()
-                    if shown_records
-                ][:1]
-            )
-        panels = [
-            panel
-            for name, shown_records in by_dataset.items()
-            if shown_records
-            for panel in self.panels(name, shown_records)
-        ]
+            run = dict(itertools.islice(run.items(), 1))
+        panels = [panel for name, records in run.items() for panel in self.panels(name, records)]
         if not panels:
             return None
         missing = sum(map(self.uses, results.missing))
@@ -388,8 +375,11 @@ def _along(
     It compares rules for joint log-loss DLM, for one β or with a panel for each β, or else the
     objectives for every β in one panel.
     """
-    against, unit = ("epoch", "epoch") if AIRLINE in datasets else ("step", "step of Adam")
-    against, unit = ("seconds", "seconds of training") if by_time else (against, unit)
+    against, unit = "step", "step of Adam"
+    if by_time:
+        against, unit = "seconds", "seconds of training"
+    elif AIRLINE in datasets:
+        against, unit = "epoch", "epoch"
     series = _objective_series if objectives else _rule_series
     shown: dict[str, Collection[Any]] = {"dataset": datasets, "rule.name": rules}
     shown |= {} if objectives else {"objective": ["log_loss"], "hyperparameters": ["joint"]}

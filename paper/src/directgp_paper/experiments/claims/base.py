@@ -292,12 +292,19 @@ def compare(
 ) -> Part:
     """Test whether a pair has the claimed relation, by its rule or by another one."""
     difference = pair.difference
-    nan = math.nan
-    facts = (decides, pair.dataset)
     if difference is None:
-        remedy = _AGAIN if pair.note.startswith(FAILED) else _FIRST
-        unknown = nan, nan, nan, pair.unit, pair.note
-        return Part(pair.what, "not decided", *unknown, *facts, remedy=remedy)
+        return Part(
+            what=pair.what,
+            verdict="not decided",
+            effect=math.nan,
+            error=math.nan,
+            p_value=math.nan,
+            unit=pair.unit,
+            note=pair.note,
+            decides=decides,
+            dataset=pair.dataset,
+            remedy=_AGAIN if pair.note.startswith(FAILED) else _FIRST,
+        )
     effect = difference.effect
     margin = pair.margin
     notes = [difference.over, difference.note, pair.note, pair.convergence.note]
@@ -313,8 +320,19 @@ def compare(
         more = "more epochs" if pair.dataset == AIRLINE else "more steps, --max-steps"
         verdict = "not decided"
         remedy = f"Longer runs would decide it: {more}."
-    tested = difference.error, difference.p_value, pair.unit, "; ".join(filter(None, notes))
-    part = Part(pair.what, verdict, effect, *tested, *facts, "", excess[relation], remedy)
+    part = Part(
+        what=pair.what,
+        verdict=verdict,
+        effect=effect,
+        error=difference.error,
+        p_value=difference.p_value,
+        unit=pair.unit,
+        note="; ".join(filter(None, notes)),
+        decides=decides,
+        dataset=pair.dataset,
+        excess=excess[relation],
+        remedy=remedy,
+    )
     return replace(part, clause=_clause(pair, part, relation))
 
 

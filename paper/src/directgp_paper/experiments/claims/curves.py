@@ -124,7 +124,12 @@ class CurvePairs(NamedTuple):
         how = f"β = {cell.beta:g}, learning rate {cell.learning_rate:g}"
         every = [run for pair in self.pairs for run in pair]
         return Pair(
-            *(cell.dataset, one.label, reference.label, "NLL", difference, ""),
+            dataset=cell.dataset,
+            one=one.label,
+            reference=reference.label,
+            unit="NLL",
+            difference=difference,
+            note="",
             setting=f"{plural(cell.size, 'row')}, {how}, {plural(last, 'step')}",
             margin=runs.curve_margin(cell),
             convergence=runs.convergence(every),

@@ -268,7 +268,7 @@ _EVERYTHING = -math.inf, math.inf, -math.inf, math.inf
 
 
 def between(one: NDArray[Any], reference: NDArray[Any]) -> NDArray[np.float64]:
-    """Return one − other in float64; values that are not finite count as ∞, and ∞ − ∞ as 0."""
+    """Return one − reference in float64; values that are not finite count as ∞, and ∞ − ∞ as 0."""
     first = finite_or_infinite(one)
     second = finite_or_infinite(reference)
     tie = np.isinf(first) & np.isinf(second)
