@@ -1,8 +1,8 @@
 """Replace files in one step, while other programs write them too, and read regular files.
 
-Every file of directgp is written to a draft beside it, which then gets its name. A draft of a
-program that was killed is removed by the next writer of that file. Four rules keep a writer and a
-remover apart:
+Every file of directgp is written to a draft in the same folder, which is then renamed. If a program
+is killed, its draft stays until the next program writes the same file and removes the draft. Four
+rules keep a writer and a remover apart:
 
 - The name of a draft is random and never used again.
 - A writer locks its draft, and then checks that the name still leads to the file it has locked;
@@ -92,9 +92,9 @@ def replace_file(path: Path, data: bytes) -> None:
 
 @contextmanager
 def replacing(path: Path) -> Iterator[BinaryIO]:
-    """Give the path to the file that is written in the block, unless the block raises.
+    """Yield an open draft, and rename it to the path after the block, unless the block raises.
 
-    The file may also be opened by its name and written there, within the block.
+    The block may also open the draft by its name, and write to it there.
     """
     if path.exists() and not path.is_file():
         raise OSError(errno.EINVAL, _NOT_REGULAR, str(path))
@@ -197,7 +197,10 @@ def _leads_to(path: str | Path, handle: int) -> bool:
 
 @contextmanager
 def locked_folder(folder: Path) -> Iterator[None]:
-    """Wait until no other program is in such a block for the folder, if it can be locked."""
+    """Hold the lock of a folder during the block, if the system and the file system have locks.
+
+    While another program holds the lock, wait.
+    """
     if fcntl is None:
         yield
         return

@@ -96,7 +96,7 @@ class NumberColumn(_Record):
     ) -> Iterator[Fault]:
         """Write the values to the features, of shape (n, 1), and yield the faults.
 
-        Text is read with this decimal mark or that of training, whichever reads more numbers.
+        Text is read with this decimal mark or the mark of training, if that reads more numbers.
         """
         allowed = "dates" if self.dates else "numbers"
         marks = dict.fromkeys((decimal or self.decimal, self.decimal))
@@ -298,7 +298,7 @@ class Encoding(_Record):
         """Return the features of a table, which rows can be used, and the faults of the others.
 
         Columns are found by name, in any order; other columns are ignored. `decimal` is the decimal
-        mark of numbers in text, by default that of training.
+        mark of numbers in text, by default the mark of training.
         """
         columns_of_table = dict.fromkeys(table.column_names)
         absent = next((name for name in self.column_names if name not in columns_of_table), None)

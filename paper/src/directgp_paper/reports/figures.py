@@ -63,7 +63,7 @@ from directgp_paper.reports.drawing import (
 )
 
 PEDESTRIANS = ("peds1_dir2", "peds1", "peds1_dir0", "peds1_dir1")
-"""The one of fig. 1e first."""
+"""Directions of Peds1, first the direction of fig. 1e."""
 
 Records = Sequence[AnyRecord]
 

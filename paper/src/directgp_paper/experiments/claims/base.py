@@ -424,7 +424,7 @@ def all_of(verdicts: Iterable[Verdict]) -> Verdict:
 
 
 def hardest(compared: Iterable[Part]) -> Part:
-    """Return the comparison that contradicts the claim most, among the run ones if any."""
+    """Return the comparison that contradicts the claim most; those that were run come first."""
 
     def rank(part: Part) -> tuple[bool, int, float]:
         # An unknown excess comes last.
