@@ -2,8 +2,10 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from importlib.metadata import entry_points
+from importlib.metadata import EntryPoint, entry_points
 from typing import Any, final
+
+from directgp.errors import InvalidInputError, cause_of
 
 GROUP = "directgp.datasets"
 """Group of the entry points, each of which leads to a `Catalogue`."""
@@ -59,4 +61,15 @@ class Catalogue:
 
 def catalogues() -> tuple[Catalogue, ...]:
     """Return the catalogues of all installed packages."""
-    return tuple(point.load() for point in entry_points(group=GROUP))
+    return tuple(map(_load, entry_points(group=GROUP)))
+
+
+def _load(point: EntryPoint) -> Catalogue:
+    try:
+        catalogue: Catalogue = point.load()
+    except Exception as error:
+        raise InvalidInputError(
+            f"The data sets {point.name!r} cannot be imported from {point.value}:"
+            f" {cause_of(error)}. Install their package again."
+        ) from error
+    return catalogue
