@@ -34,7 +34,7 @@ ATTACKS = {
 
 
 def main() -> None:
-    lines = "\n".join(f"  {name:12} {each.what}" for name, each in ATTACKS.items())
+    lines = "\n".join(f"  {name:12} {listed.what}" for name, listed in ATTACKS.items())
     parser = argparse.ArgumentParser(
         prog="python -m campaign",
         description=f"Attacks:\n{lines}",
@@ -44,13 +44,13 @@ def main() -> None:
     parser.add_argument("--trials", type=int, help="trials in all, those of earlier calls included")
     parser.add_argument("--jobs", type=int, default=2, help="processes")
     parser.add_argument("--seconds", type=float, default=math.inf, help="start no trial after")
-    given = parser.parse_args()
-    for name in ATTACKS if given.name == "all" else (given.name,):
+    options = parser.parse_args()
+    for name in ATTACKS if options.name == "all" else (options.name,):
         chosen = ATTACKS[name]
         module: Any = importlib.import_module(chosen.module)
         count = module.count() if hasattr(module, "count") else chosen.trials
-        numbers = range(count if given.trials is None else given.trials)
-        trials.run(name, module.attack, numbers, given.jobs, chosen.limit, given.seconds)
+        numbers = range(count if options.trials is None else options.trials)
+        trials.run(name, module.attack, numbers, options.jobs, chosen.limit, options.seconds)
         print(trials.table(name, getattr(module, "SUMS", ())), end="\n\n", flush=True)
 
 

@@ -34,6 +34,8 @@ class Operation(NamedTuple):
     """What a writer did: to the data of a file, or to names in a folder."""
 
     what: str
+    """"write", "truncate", "create", "rename", "unlink", "mkdir" or "sync"."""
+
     path: str = ""
     """The name that is changed, or the folder that is synced."""
 
@@ -41,9 +43,13 @@ class Operation(NamedTuple):
     """The file, whatever its name is."""
 
     at: int = 0
+    """Offset of a write, or size after a truncation."""
+
     data: bytes = b""
+    """Bytes of a write."""
+
     source: str = ""
-    """Offset and bytes of a write, size after a truncation, and old name of a file."""
+    """Old name of a file."""
 
 
 @dataclass
@@ -127,6 +133,7 @@ def record(folder: Path, command: list[str]) -> list[Operation]:
 
 def _lines(log: Path) -> Iterator[tuple[str, str]]:
     """Yield process and call, with the halves of an interrupted call joined."""
+
     begun: dict[str, str] = {}
     for line in log.read_text().splitlines():
         process, call = line.split(maxsplit=1)
@@ -149,6 +156,7 @@ def _plain(text: str) -> bytes:
 
 def _operations(calls: Iterator[tuple[str, str]], root: str, disk: Disk) -> Iterator[Operation]:
     """Yield the operations on files below the root."""
+
     offsets: dict[tuple[str, str], int] = {}
     for _, call in calls:
         name, _, rest = call.partition("(")
@@ -233,7 +241,7 @@ def _synced(done: list[Operation], index: int) -> bool:
 
 def states(before: Disk, done: list[Operation]) -> Iterator[tuple[str, Disk]]:
     """Yield what may be on the disk after a power cut when these operations were done."""
-    changes = [i for i, each in enumerate(done) if each.what != "sync"]
+    changes = [i for i, operation in enumerate(done) if operation.what != "sync"]
     loose = [i for i in changes if not _synced(done, i)]
     data = [i for i in loose if done[i].what in _DATA]
     plans: list[tuple[str, set[int], dict[int, str]]] = [
@@ -265,12 +273,12 @@ def check_all(
 
     `look` returns "old", "new", or what is wrong. After the last operation it must be "new".
     """
-    known: dict[str, str] = {}
+    verdicts: dict[str, str] = {}
     for moment in range(len(done) + 1):
         for label, disk in states(before, done[:moment]):
             tree = disk.tree()
             digest = hashlib.sha256(repr(sorted(tree.items())).encode()).hexdigest()
-            if digest not in known:
+            if digest not in verdicts:
                 shutil.rmtree(root)
                 root.mkdir()
                 for path, data in tree.items():
@@ -279,15 +287,15 @@ def check_all(
                     else:
                         Path(path).write_bytes(data)
                 try:
-                    known[digest] = look(root)
+                    verdicts[digest] = look(root)
                 except Exception:
-                    known[digest] = " | ".join(traceback.format_exc().strip().splitlines()[-2:])
-            found = known[digest]
-            if found not in ("old", "new") or (moment == len(done) and found != "new"):
+                    verdicts[digest] = " | ".join(traceback.format_exc().strip().splitlines()[-2:])
+            verdict = verdicts[digest]
+            if verdict not in ("old", "new") or (moment == len(done) and verdict != "new"):
                 wanted = "the new one" if moment == len(done) else "the old or the new one"
-                what = f"{name}, after operation {moment} of {len(done)}, {label}: {found}"
-                return len(known), f"{what}, not {wanted}"
-    return len(known), ""
+                what = f"{name}, after operation {moment} of {len(done)}, {label}: {verdict}"
+                return len(verdicts), f"{what}, not {wanted}"
+    return len(verdicts), ""
 
 
 # Writers: what is there before, what is written in another process, and what is looked for
@@ -357,9 +365,9 @@ def _look_at_store(old: tuple[str, ...]) -> Callable[[Path], str]:
                     if method == "vfe":
                         return "old"
                     return f"{method} is lost"
-                (found,) = store.records([small_cell(method)])
+                (record,) = store.records([small_cell(method)])
                 wanted = finished(small_cell(method), 0.1).outcome.model_dump_json()
-                if found.outcome.model_dump_json() != wanted:
+                if record.outcome.model_dump_json() != wanted:
                     return f"{method} is another"
                 if store.model(small_cell(method)) != bytes(9000):
                     return f"the model of {method} is another"
@@ -400,7 +408,7 @@ def _look_at_folder(root: Path) -> str:
     from directgp.cli.model_folder import check_model_folder, load_folder
 
     folder = root / "a" / "model"
-    if not folder.exists() or not any(each.name[0] != "." for each in folder.iterdir()):
+    if not folder.exists() or not any(file.name[0] != "." for file in folder.iterdir()):
         # Nothing was there before, and a fit finds nothing in its way.
         check_model_folder(folder, force=False)
         return "old"
@@ -445,7 +453,7 @@ def attack(number: int) -> Trial:
         before = Disk.read(root)
         before.root = str(root)
         done = record(root, [sys.executable, "-m", "campaign.crash_states", name, str(root)])
-        if not any(each.what in _DATA for each in done):
+        if not any(operation.what in _DATA for operation in done):
             raise RuntimeError(f"nothing was recorded of {name}")
         if Disk.read(root).files == before.files:
             raise RuntimeError(f"{name} wrote nothing")

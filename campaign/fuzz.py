@@ -45,6 +45,8 @@ class Target(NamedTuple):
     """A reader: `make` returns a function of bytes, which raises nothing but directgp's errors."""
 
     make: Callable[[Path], Callable[[bytes], object]]
+    """Returns the reader, given a folder."""
+
     seeds: Callable[[Path], object]
     """Writes sound inputs to a folder."""
 
@@ -90,8 +92,10 @@ def _model(place: Path) -> Callable[[bytes], object]:
     tensors = {}
     for name, path in corpus().items():
         if name.startswith("model"):
-            found = read_file(MODEL, path)
-            tensors[found.manifest["estimator"], json.dumps(found.manifest["likelihood"])] = found
+            contents = read_file(MODEL, path)
+            tensors[contents.manifest["estimator"], json.dumps(contents.manifest["likelihood"])] = (
+                contents
+            )
     first = next(iter(tensors.values()))
 
     def read(data: bytes) -> object:
@@ -99,8 +103,8 @@ def _model(place: Path) -> Callable[[bytes], object]:
         if not isinstance(manifest, dict):
             return directgp.load(_file(place, data), device="cpu")
         # Those of the model that the manifest was made from.
-        like = manifest.get("estimator"), json.dumps(manifest.get("likelihood"))
-        own = tensors.get(like, first) if isinstance(like[0], str) else first
+        kind = manifest.get("estimator"), json.dumps(manifest.get("likelihood"))
+        own = tensors.get(kind, first) if isinstance(kind[0], str) else first
         try:
             state = models._decode(Contents(own.tensors, manifest))
             return saving._loaded(state, "cpu").summary()
@@ -118,7 +122,7 @@ def _checkpoint(place: Path) -> Callable[[bytes], object]:
     from directgp.io import read_file, write_file
     from directgp.training.checkpoint import CHECKPOINT
 
-    found = {
+    runs = {
         name: read_file(CHECKPOINT, corpus()[f"checkpoint {name}"]) for name in ("lbfgs", "adam")
     }
 
@@ -127,8 +131,8 @@ def _checkpoint(place: Path) -> Callable[[bytes], object]:
         if not isinstance(manifest, dict):
             return read_file(CHECKPOINT, _file(place, data))
         name = "adam" if len(data) % 2 else "lbfgs"
-        manifest["fingerprint"] = found[name].manifest["fingerprint"]
-        write_file(CHECKPOINT, place, found[name].tensors, manifest)
+        manifest["fingerprint"] = runs[name].manifest["fingerprint"]
+        write_file(CHECKPOINT, place, runs[name].tensors, manifest)
         return train(name, place)
 
     return read
@@ -267,6 +271,7 @@ def _mutate(atheris: Any) -> Callable[[bytes, int, int], bytes]:
 
 def fuzz(name: str, arguments: list[str]) -> None:
     """Run a reader on inputs until the number of them is reached, or one raises an exception."""
+
     atheris: Any = import_module("atheris")
     with atheris.instrument_imports(include=_INSTRUMENTED):
         for module in ("directgp", "directgp.cli.model_folder", "directgp.experiments.store"):
@@ -307,14 +312,15 @@ def attack(number: int) -> Trial:
     if not Path(_PYTHON).exists():
         return Trial(name, "not run", f"there is no {_PYTHON}: make campaign-fuzz")
     home = FOLDER / "fuzz" / name
-    seeds, found = home / "seeds", home / "found"
-    found.mkdir(parents=True, exist_ok=True)
+    seeds = home / "seeds"
+    corpus = home / "found"
+    corpus.mkdir(parents=True, exist_ok=True)
     if not seeds.exists():
         seeds.mkdir()
         TARGETS[name].seeds(seeds)
     limits = [f"-max_len={_MAX_BYTES}", f"-timeout={_SECONDS_OF_ONE}"]
     limits += [f"-rss_limit_mb={_MEGABYTES}", f"-artifact_prefix={home}/", "-print_final_stats=1"]
-    words = [f"-runs={_INPUTS}", f"-seed={number + 1}", *limits, str(found), str(seeds)]
+    words = [f"-runs={_INPUTS}", f"-seed={number + 1}", *limits, str(corpus), str(seeds)]
     done = subprocess.run(
         [_PYTHON, "-m", "campaign.fuzz", name, *words],
         capture_output=True,
@@ -323,7 +329,7 @@ def attack(number: int) -> Trial:
         check=False,
     )
     said = done.stdout + done.stderr
-    cover = [int(each) for each in re.findall(r"cov: (\d+)", said)]
+    cover = [int(count) for count in re.findall(r"cov: (\d+)", said)]
     inputs = re.findall(r"#(\d+)\s", said)
     facts = {
         "inputs": int(inputs[-1]) if inputs else 0,

@@ -43,17 +43,23 @@ class Program:
     """A command that writes to the folder `out`, and what is compared of it."""
 
     words: tuple[str, ...]
+    """Words of the command line, without `out`."""
+
     results: Callable[[Path], Any]
+    """Returns what is compared of a folder."""
+
     again: tuple[str, ...] = ()
     """Words that are added when it is run again."""
 
-    kept: str = ""
-    """The file in `out` that results are kept in while it runs."""
+    store: str = ""
+    """The file in `out` that has the results while it runs."""
 
     last: str = ""
     """The file in `out` that is written last."""
 
     signals: tuple[str, ...] = ("KILL", "TERM", "INT")
+    """Signals that end the program."""
+
     ending: float = 30.0
     """Seconds in which its other processes have to end after it."""
 
@@ -63,9 +69,9 @@ def _compared(out: Path) -> Any:
 
     rows = pyarrow.parquet.read_table(out / "results.parquet").to_pylist()
     document = json.loads((out / "report.json").read_bytes())
-    found = [{**row, "seconds": 0} for row in rows], document["failed"], document["damaged"]
+    compared = [{**row, "seconds": 0} for row in rows], document["failed"], document["damaged"]
     # As text, since NaN is not equal to itself.
-    return repr(found)
+    return repr(compared)
 
 
 def _reproduced(out: Path) -> Any:
@@ -155,23 +161,25 @@ def start(
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": path}
     environment.pop("DIRECTGP_DATA", None)
     words = [sys.executable, *program.words, *more]
-    given: dict[str, Any] = {"stdout": subprocess.DEVNULL, "stderr": subprocess.PIPE}
-    given |= {"start_new_session": True, "preexec_fn": enable_interrupt, **settings}
-    process: subprocess.Popen[bytes] = subprocess.Popen(words, cwd=folder, env=environment, **given)
+    options: dict[str, Any] = {"stdout": subprocess.DEVNULL, "stderr": subprocess.PIPE}
+    options |= {"start_new_session": True, "preexec_fn": enable_interrupt, **settings}
+    process: subprocess.Popen[bytes] = subprocess.Popen(
+        words, cwd=folder, env=environment, **options
+    )
     return process
 
 
 def processes(session: int) -> dict[int, tuple[int, str]]:
     """Return parent and command of the living processes of a session."""
-    found = {}
+    living = {}
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():
             with suppress(OSError):
                 fields = (entry / "stat").read_text().rpartition(")")[2].split()
                 if int(fields[3]) == session and fields[0] != "Z":
                     command = (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode()
-                    found[int(entry.name)] = int(fields[1]), command
-    return found
+                    living[int(entry.name)] = int(fields[1]), command
+    return living
 
 
 def all_ended(session: int, seconds: float) -> bool:
@@ -221,7 +229,7 @@ def wait_for_moment(
 ) -> None:
     """Wait for a random moment: of the whole time, or soon after the program has written."""
     out = folder / "out"
-    name = chance.choice(["", "", program.kept, "figures" if "worker" in program.signals else ""])
+    name = chance.choice(["", "", program.store, "figures" if "worker" in program.signals else ""])
     until = time.monotonic() + (3 * took if name else chance.uniform(0, took))
     while time.monotonic() < until and not ended():
         if name and (out / name).exists():
@@ -234,11 +242,11 @@ def phase_of(program: Program, folder: Path, ended: bool) -> str:
     out = folder / "out"
     if ended:
         return "after"
-    if not program.kept:
+    if not program.store:
         return "running"
     if (out / "figures").exists() or (out / program.last).exists():
         return "report"
-    return "running" if (out / program.kept).is_file() else "before"
+    return "running" if (out / program.store).is_file() else "before"
 
 
 def workers(session: int) -> list[int]:
@@ -257,12 +265,12 @@ def hit(process: subprocess.Popen[bytes], how: str, chance: random.Random) -> st
     if how == "group":
         os.killpg(process.pid, signal.SIGKILL)
     elif how == "worker":
-        found = workers(process.pid)
-        if not found:
+        pids = workers(process.pid)
+        if not pids:
             process.send_signal(signal.SIGKILL)
             return "KILL"
         with suppress(ProcessLookupError):
-            os.kill(chance.choice(found), signal.SIGKILL)
+            os.kill(chance.choice(pids), signal.SIGKILL)
     else:
         process.send_signal(signal.Signals[f"SIG{how}"])
     return how
@@ -338,6 +346,6 @@ def attack(number: int) -> Trial:
 def _last_kept(program: Program, folder: Path, began: float) -> float:
     """Return the time at which the program last kept results."""
     try:
-        return max(began, (folder / "out" / program.kept).stat().st_mtime)
+        return max(began, (folder / "out" / program.store).stat().st_mtime)
     except OSError:
         return began

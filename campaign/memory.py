@@ -60,7 +60,7 @@ def attack(number: int) -> Trial:
             )
         except subprocess.TimeoutExpired:
             return Trial(name, "hang", f"+{rung * STEP} MiB")
-        drafts = [each.name for each in Path(folder).rglob("*") if ".tmp" in each.name]
+        drafts = [file.name for file in Path(folder).rglob("*") if ".tmp" in file.name]
         model = out / "model"
         half = model.is_dir() and not (model / "model.safetensors").is_file()
     said = done.stderr.strip().splitlines() or [""]

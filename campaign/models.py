@@ -58,21 +58,21 @@ def _fits() -> dict[str, Callable[[], Any]]:
     counts, classes = np.round(np.exp(y)), np.digitize(y, [-0.5, 0.5])
     two = np.where(y > 0, "yes", "no")
     quick = {"num_inducing": 4, "max_iter": 2, "random_state": 0}
-    given = quick | {"beta": 1.0, "hyperparameters": "joint"}
+    chosen = quick | {"beta": 1.0, "hyperparameters": "joint"}
     positive, share = np.exp(y), 1 / (1 + np.exp(-y))
     named = _table(X, ["width", "höhe"])
     holes = np.where(np.arange(60).reshape(30, 2) % 7 == 0, np.nan, X)
     kernel = ScaleKernel(PeriodicKernel()) + RBFKernel(ard_num_dims=2)
 
     def numbers(likelihood: Any, target: Any = y, rows: Any = None, **more: Any) -> Any:
-        model = SparseGPRegressor(likelihood=likelihood, **given | more)
+        model = SparseGPRegressor(likelihood=likelihood, **chosen | more)
         return model.fit(X, target, **rows or {})
 
     def counted(likelihood: str, **rows: Any) -> Any:
-        return SparseGPCountRegressor(likelihood=likelihood, **given).fit(X, counts, **rows)
+        return SparseGPCountRegressor(likelihood=likelihood, **chosen).fit(X, counts, **rows)
 
     def labelled(likelihood: str, target: Any = classes) -> Any:
-        return SparseGPClassifier(likelihood=likelihood, **given).fit(X, target)
+        return SparseGPClassifier(likelihood=likelihood, **chosen).fit(X, target)
 
     hours = np.linspace(0.5, 2, 30)
     return {
@@ -86,13 +86,13 @@ def _fits() -> dict[str, Callable[[], Any]]:
         "known noise": lambda: numbers("gaussian_known_noise", rows={"noise": hours}),
         "tobit": lambda: numbers("tobit", rows={"upper": y + (y > 0.5)}),
         "searched": lambda: SparseGPRegressor(**quick).fit(named, y),
-        "imputed": lambda: SparseGPRegressor(missing="impute", **given).fit(holes, y),
-        "outputs": lambda: SparseGPRegressor(**given).fit(
+        "imputed": lambda: SparseGPRegressor(missing="impute", **chosen).fit(holes, y),
+        "outputs": lambda: SparseGPRegressor(**chosen).fit(
             named, _table(np.stack([y, positive], axis=1), ["a", "b"])
         ),
         "probit": lambda: SparseGPClassifier(likelihood="probit", **quick).fit(named, two),
         "logistic": lambda: SparseGPClassifier(
-            objective=LogLoss(BiasedMonteCarlo(5)), likelihood="logistic", **given
+            objective=LogLoss(BiasedMonteCarlo(5)), likelihood="logistic", **chosen
         ).fit(X, y > 0),
         "softmax": lambda: labelled("softmax"),
         "robust_max": lambda: labelled("robust_max"),
@@ -119,7 +119,7 @@ _RUNS: dict[str, dict[str, Any]] = {
 
 def train(name: str, path: Path, max_steps: int | None = None) -> TrainingResult:
     """Train from the start or from a checkpoint, with a write after each third step."""
-    X, y = (torch.as_tensor(each) for each in _data())
+    X, y = (torch.as_tensor(column) for column in _data())
     posterior = SparsePosterior.from_data(
         X, y, num_inducing=4, generator=torch.Generator().manual_seed(0)
     )
@@ -161,24 +161,24 @@ class _StopAt(directgp.training.Monitor):
 def corpus() -> dict[str, Path]:
     """Return the sound files by kind and name; write those that are missing."""
     _CORPUS.mkdir(parents=True, exist_ok=True)
-    found = {}
+    paths = {}
     fits = _fits()
     with _quiet():
         for name, fit in fits.items():
-            path = found[f"model {name}"] = _CORPUS / f"{name}.safetensors"
+            path = paths[f"model {name}"] = _CORPUS / f"{name}.safetensors"
             if not path.exists():
                 fit().save(path)
         for name in _RUNS:
-            path = found[f"checkpoint {name}"] = _CORPUS / f"{name}.checkpoint"
+            path = paths[f"checkpoint {name}"] = _CORPUS / f"{name}.checkpoint"
             if not path.exists():
                 draft = path.with_suffix(f".{os.getpid()}")
                 train(name, draft, max_steps=7)
                 draft.replace(path)
         for task in ("regression", "classification", "count"):
-            path = found[f"folder {task}"] = _CORPUS / task
+            path = paths[f"folder {task}"] = _CORPUS / task
             if not path.exists():
                 _fit_folder(task, path)
-    return found
+    return paths
 
 
 def _fit_folder(task: str, path: Path) -> None:
@@ -212,10 +212,10 @@ def command(*words: object) -> tuple[int, str]:
 
     from directgp.cli.main import app
 
-    found = CliRunner().invoke(app, list(map(str, words)), prog_name="directgp")
-    if found.exception is not None and not isinstance(found.exception, SystemExit):
-        raise found.exception
-    return found.exit_code, found.output
+    result = CliRunner().invoke(app, list(map(str, words)), prog_name="directgp")
+    if result.exception is not None and not isinstance(result.exception, SystemExit):
+        raise result.exception
+    return result.exit_code, result.output
 
 
 # Answers
@@ -225,28 +225,28 @@ def answers(model: Any) -> dict[str, Any]:
     """Return all that a model says of a few rows, as arrays and texts."""
     members = vars(model).get("outputs_")
     if members is not None:
-        parts = [answers(each) for each in members]
-        found = {f"{k} {name}": at for k, part in enumerate(parts) for name, at in part.items()}
-        found["predict"] = model.predict(_rows(model))
-        return found | {"summary": model.summary(), "repr": repr(model)}
+        parts = [answers(member) for member in members]
+        answered = {f"{k} {name}": at for k, part in enumerate(parts) for name, at in part.items()}
+        answered["predict"] = model.predict(_rows(model))
+        return answered | {"summary": model.summary(), "repr": repr(model)}
     rows = _rows(model)
     n, likelihood = len(rows), model.likelihood_
-    given: dict[str, Any] = {}
+    constants: dict[str, Any] = {}
     argument = likelihood.rows.argument
     if argument is not None and (model.exposed_ or argument == "noise"):
         values = {"exposure": 1.5, "trials": 6.0, "noise": 0.3, "upper": math.inf}
-        given[argument] = np.full(n, values[argument])
-    found = {"latent": np.stack(model.predict_latent(rows))}
+        constants[argument] = np.full(n, values[argument])
+    answered = {"latent": np.stack(model.predict_latent(rows))}
     if isinstance(model, SparseGPClassifier):
         y = np.resize(model.classes_, n)
-        found |= {"predict": model.predict(rows), "proba": model.predict_proba(rows)}
-        found["log density"] = model.log_density(rows, y)
+        answered |= {"predict": model.predict(rows), "proba": model.predict_proba(rows)}
+        answered["log density"] = model.log_density(rows, y)
     else:
         y = np.full(n, 0.5) if model._task == "regression" else np.arange(n) % 3
-        found["predict"] = model.predict(rows, **given)
-        found["quantiles"] = model.predict_quantiles(rows, [0.1, 0.5], **given)
-        found["log density"] = model.log_density(rows, y, **given)
-    return found | {"summary": model.summary(), "repr": repr(model)}
+        answered["predict"] = model.predict(rows, **constants)
+        answered["quantiles"] = model.predict_quantiles(rows, [0.1, 0.5], **constants)
+        answered["log density"] = model.log_density(rows, y, **constants)
+    return answered | {"summary": model.summary(), "repr": repr(model)}
 
 
 def _rows(model: Any) -> Any:
@@ -259,24 +259,22 @@ _LARGE = 100.0
 """From here on f is so large that e^f, or the density far from it, may be infinite or 0."""
 
 
-def _fault(found: dict[str, Any]) -> str:
+def _fault(answered: dict[str, Any]) -> str:
     """Return which answer is not finite, or NaN for a large f, if there is one."""
     numbers = {
         name: value
-        for name, value in found.items()
+        for name, value in answered.items()
         if isinstance(value, np.ndarray) and value.dtype.kind == "f"
     }
     latents = [np.abs(value).max() for name, value in numbers.items() if name.endswith("latent")]
-    sound = np.isfinite if max(latents, default=0.0) < _LARGE else lambda each: ~np.isnan(each)
+    sound = np.isfinite if max(latents, default=0.0) < _LARGE else lambda values: ~np.isnan(values)
     bad = [name for name, value in numbers.items() if not sound(value).all()]
     return f"{bad[0]}: {numbers[bad[0]].ravel()[:6]}" if bad else ""
 
 
-def same(one: dict[str, Any], other: dict[str, Any]) -> bool:
+def same(one: dict[str, Any], twin: dict[str, Any]) -> bool:
     """Return whether all answers are equal, bit for bit."""
-    return one.keys() == other.keys() and all(
-        np.array_equal(one[name], other[name]) for name in one
-    )
+    return one.keys() == twin.keys() and all(np.array_equal(one[name], twin[name]) for name in one)
 
 
 @contextlib.contextmanager
@@ -289,7 +287,7 @@ def _quiet() -> Iterator[None]:
 # Attacks on bytes
 
 
-def _damaged(data: bytes, other: bytes, dice: random.Random) -> tuple[str, bytes]:
+def _damaged(data: bytes, donor: bytes, dice: random.Random) -> tuple[str, bytes]:
     """Return the kind of damage, and the bytes after it."""
     at = dice.randrange(len(data))
     size = min(dice.choice([1, 8, 100, 4096]), len(data) - at)
@@ -304,7 +302,7 @@ def _damaged(data: bytes, other: bytes, dice: random.Random) -> tuple[str, bytes
         case 2:
             return "cut", data[:at]
         case 3:
-            return "splice", data[:at] + other[dice.randrange(len(other)) :]
+            return "splice", data[:at] + donor[dice.randrange(len(donor)) :]
         case 4:
             return "zeros", data[:at] + bytes(size) + data[at + size :]
         case 5:
@@ -328,14 +326,14 @@ VALUES: list[Any] = [
 def _places(at: Any, way: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
     """Return the way to every entry of a document."""
     items = list(enumerate(at)) if isinstance(at, list) else list(at.items())
-    found = [(*way, key) for key, _ in items]
+    places = [(*way, key) for key, _ in items]
     for key, item in items:
         if isinstance(item, dict | list):
-            found += _places(item, (*way, key))
-    return found
+            places += _places(item, (*way, key))
+    return places
 
 
-def forge_entry(manifest: Any, other: Any, dice: random.Random) -> str:
+def forge_entry(manifest: Any, donor: Any, dice: random.Random) -> str:
     """Change one entry; return its place."""
     place = dice.choice(_places(manifest))
     *steps, last = place
@@ -354,8 +352,8 @@ def forge_entry(manifest: Any, other: Any, dice: random.Random) -> str:
             # The same entry of another file, such as another likelihood.
             with contextlib.suppress(LookupError, TypeError):
                 for step in place:
-                    other = other[step]
-                parent[last] = other
+                    donor = donor[step]
+                parent[last] = donor
         case _:
             parent[last] = copy.deepcopy(dice.choice(VALUES))
     return "/".join(map(str, place))
@@ -430,17 +428,19 @@ def attack(number: int) -> Trial:
             return _attack_folder(name, Path(folder), dice)
         kind = MODEL if name.startswith("model") else CHECKPOINT
         source, path = corpus()[name], Path(folder) / "file"
-        twin = dice.choice([at for each, at in corpus().items() if each[:5] == name[:5]])
+        same_kind = [path for key, path in corpus().items() if key[:5] == name[:5]]
+        twin = dice.choice(same_kind)
         if dice.random() < 0.3:
             how, data = _damaged(source.read_bytes(), twin.read_bytes(), dice)
             label = f"{kind.name} damaged"
         else:
             label = f"{kind.name} forged"
-            contents, other = read_file(kind, source), read_file(kind, twin).manifest
+            contents = read_file(kind, source)
+            donor = read_file(kind, twin).manifest
             how = "nothing"
             for _ in range(dice.choice([1, 1, 1, 2])):
                 if dice.random() < 0.7:
-                    how = forge_entry(contents.manifest, other, dice)
+                    how = forge_entry(contents.manifest, donor, dice)
                 else:
                     how = _forge_tensor(contents.tensors, dice)
             data = signed(kind, contents)
@@ -453,7 +453,7 @@ def _judged(
 ) -> Trial:
     """Return whether a file is refused in words, or answers with finite numbers."""
     try:
-        found = ask()
+        answered = ask()
     except (ModelFileError, CheckpointError) as error:
         text = str(error)
         sentence = len(text) < 2000 and "\n" not in text
@@ -466,15 +466,15 @@ def _judged(
     except Exception:
         lines = traceback.format_exc().strip().splitlines()
         return Trial(label, "traceback", f"{how}: {' | '.join(lines[-3:])}"[:400])
-    if fault := _fault(found):
+    if fault := _fault(answered):
         return Trial(label, "not finite", f"{how}: {fault}")
-    if label.endswith("damaged") and not same(found, _sound(name)):
+    if label.endswith("damaged") and not same(answered, _sound(name)):
         return Trial(label, "difference", how)
     if name.startswith("model"):
         again = path.with_name("again")
         try:
             directgp.load(path, device="cpu").save(again)
-            if not same(answers(directgp.load(again, device="cpu")), found):
+            if not same(answers(directgp.load(again, device="cpu")), answered):
                 return Trial(label, "difference", f"{how}: another model after it was saved again")
         except Exception as error:
             return Trial(label, "traceback", f"{how}: saved again: {error}"[:300])

@@ -59,8 +59,9 @@ def attack(number: int) -> Trial:
             what = _ENTRIES[entry](rng, number)
     except DirectGPError as error:
         text = str(error)
-        told = text and "\n" not in text and "\x1b" not in text
-        return Trial(entry, HELD if told else "traceback", "" if told else f"message: {text!r}")
+        if text and "\n" not in text and "\x1b" not in text:
+            return Trial(entry, HELD)
+        return Trial(entry, "traceback", f"message: {text!r}")
     except Exception as error:
         place = traceback.extract_tb(error.__traceback__)[-1]
         where = f"{Path(place.filename).name}:{place.lineno}"
@@ -135,8 +136,8 @@ def _train(rng: random.Random, number: int) -> str:
     result = problem.train()
     marginals = result.posterior.predict(problem.new_inputs())
     variance = marginals.variance.detach().numpy()
-    found = _not_finite(mean=marginals.mean.detach().numpy(), variance=variance)
-    return found or ("variance not positive" if (variance <= 0).any() else "")
+    fault = _not_finite(mean=marginals.mean.detach().numpy(), variance=variance)
+    return fault or ("variance not positive" if (variance <= 0).any() else "")
 
 
 def _log_expectation(rng: random.Random, number: int) -> str:
@@ -154,12 +155,12 @@ def _log_expectation(rng: random.Random, number: int) -> str:
     make, target = kinds[rng.choice(list(kinds))]
     values = target(), magnitude(-3, rng.choice([1, 2, 160])), abs(magnitude(-30, 160))
     kind = rng.choice([torch.float64, torch.float64, torch.float32])
-    y, mean, variance = (torch.tensor([each], dtype=kind) for each in values)
+    y, mean, variance = (torch.tensor([entry], dtype=kind) for entry in values)
     mean.requires_grad_()
-    found = directgp.log_expectation(make(), y, mean, variance)
-    torch.autograd.backward(found.sum())
+    expectation = directgp.log_expectation(make(), y, mean, variance)
+    torch.autograd.backward(expectation.sum())
     slope = torch.zeros(1) if mean.grad is None else mean.grad
-    return _not_finite(value=found.detach().numpy(), slope=slope.numpy())
+    return _not_finite(value=expectation.detach().numpy(), slope=slope.numpy())
 
 
 def _command(rng: random.Random, number: int) -> str:
@@ -201,8 +202,8 @@ def _run(arguments: list[str]) -> tuple[int, str]:
     return 0, out.getvalue()
 
 
-def _not_finite(**found: Any) -> str:
-    bad = [name for name, each in found.items() if not _finite(each)]
+def _not_finite(**answered: Any) -> str:
+    bad = [name for name, value in answered.items() if not _finite(value)]
     return f"not finite: {', '.join(bad)}" if bad else ""
 
 

@@ -71,10 +71,20 @@ class File:
     """What a store should hold."""
 
     path: Path
+    """Path of the store."""
+
     results: dict[str, float] = field(default_factory=dict)
+    """Values by key."""
+
     failures: dict[str, tuple[int, str]] = field(default_factory=dict)
+    """Attempts and reason of the last one, by key."""
+
     bad_results: set[str] = field(default_factory=set)
+    """Keys of damaged results."""
+
     bad_failures: set[str] = field(default_factory=set)
+    """Keys of damaged failures."""
+
     leases: dict[str, tuple["Program", int]] = field(default_factory=dict)
     """By key: the owner, and the number of its last renewal."""
 
@@ -90,14 +100,26 @@ class Program:
     """A program with its machine, process and clock."""
 
     file: File
+    """The store that it uses."""
+
     machine: str
+    """Name of its machine."""
+
     pid: int
+    """Number of its process."""
+
     offset: float = 0.0
+    """Seconds by which its clock is ahead."""
+
     alive: bool = True
+    """Whether it has not been killed."""
+
     busy: bool = False
     """Whether its next renewal is left out."""
 
     renewed: float = 0.0
+    """Time of its last renewal."""
+
     seen: dict[str, tuple["Program", int, float]] = field(default_factory=dict)
     """By key: owner and number of the renewal that it saw, and since when."""
 
@@ -135,9 +157,9 @@ class Difference(Exception):
     """A store answered otherwise than the model."""
 
 
-def _same(what: str, found: object, expected: object) -> None:
-    if found != expected:
-        raise Difference(f"{what}: {found!r} in place of {expected!r}")
+def _same(what: str, got: object, expected: object) -> None:
+    if got != expected:
+        raise Difference(f"{what}: {got!r} in place of {expected!r}")
 
 
 class _Machine:
@@ -166,11 +188,11 @@ class _Machine:
         self.programs.append(program)
 
     def living(self) -> Program:
-        found = [each for each in self.programs if each.alive]
-        if not found:
+        programs = [program for program in self.programs if program.alive]
+        if not programs:
             self.start()
             return self.programs[-1]
-        return self.random.choice(found)
+        return self.random.choice(programs)
 
     def lease(self) -> None:
         program, key = self.living(), self.random.choice(_CELLS).key
@@ -223,23 +245,28 @@ class _Machine:
 
     def view(self) -> None:
         program = self.living()
-        found, file = self.act_as(program).view(), program.file
+        file = program.file
+        seen = self.act_as(program).view()
         leased = {key for key in file.leases if self._is_foreign(program, key)}
-        _same("leased", found.leased, leased)
-        _same("failed", found.failed, file.failed())
-        known = file.results.keys() - (file.bad_results & program.store.damaged)
-        _same("finished", found.finished, known)
+        _same("leased", seen.leased, leased)
+        _same("failed", seen.failed, file.failed())
+        finished = file.results.keys() - (file.bad_results & program.store.damaged)
+        _same("finished", seen.finished, finished)
 
     def read(self) -> None:
         program = self.living()
         store, file = self.act_as(program), program.file
-        records = {each.cell.key: each for each in store.records(_CELLS)}
-        _same("records", {k: each.outcome.seconds for k, each in records.items()}, file.intact())
-        for key, each in records.items():
+        records = {record.cell.key: record for record in store.records(_CELLS)}
+        _same(
+            "records", {k: record.outcome.seconds for k, record in records.items()}, file.intact()
+        )
+        for key, record in records.items():
             value = file.results[key]
-            _same("array", each.arrays["losses"].tolist(), [value] * 3)
+            _same("array", record.arrays["losses"].tolist(), [value] * 3)
             _same("model", store.model(_BY_KEY[key]), str(value).encode())
-        failed = {each.cell.key: (each.attempts, each.reason) for each in store.failures(_CELLS)}
+        failed = {
+            record.cell.key: (record.attempts, record.reason) for record in store.failures(_CELLS)
+        }
         _same("failures", failed, file.failed())
         if not file.bad_results | file.bad_failures <= store.damaged:
             raise Difference("damaged rows were read without a word")
@@ -286,16 +313,16 @@ class _Machine:
     def merge(self) -> None:
         program = self.living()
         ours = program.file
-        (theirs,) = [each for each in self.files if each is not ours]
+        (theirs,) = [file for file in self.files if file is not ours]
         if not theirs.path.exists():
             return
         before = theirs.path.read_bytes()
         counts = self.act_as(program).merge(theirs.path)
-        known = theirs.intact().keys() & ours.intact().keys()
-        added = theirs.intact().keys() - known
-        differing = sum(theirs.results[key] != ours.results[key] for key in known)
+        shared = theirs.intact().keys() & ours.intact().keys()
+        added = theirs.intact().keys() - shared
+        differing = sum(theirs.results[key] != ours.results[key] for key in shared)
         damaged = len(theirs.bad_results | theirs.bad_failures)
-        _same("merge", counts, MergeCounts(len(added), len(known), differing, damaged))
+        _same("merge", counts, MergeCounts(len(added), len(shared), differing, damaged))
         _same("merged file", theirs.path.read_bytes() == before, True)
         for key in added:
             ours.results[key] = theirs.results[key]
@@ -363,7 +390,7 @@ class _Machine:
         weights = [weight for _, weight in rules]
         self.start()
         for step in self.random.choices(steps, weights, k=STEPS):
-            if step == self.start and sum(each.alive for each in self.programs) > 4:
+            if step == self.start and sum(program.alive for program in self.programs) > 4:
                 continue
             step()
             # No two leases are of the same time.

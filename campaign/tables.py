@@ -234,7 +234,7 @@ NOT_PARQUET = ("view", "runs", "bytes view", "sparse", "duration", "far")
 
 def _flat(table: pa.Table) -> pa.Table:
     """Return the table with values that a text file or a workbook can have."""
-    kept = table.select([name for name in table.column_names if name not in NESTED])
+    plain = table.select([name for name in table.column_names if name not in NESTED])
 
     def flat(column: pa.ChunkedArray) -> pa.ChunkedArray:
         kind = column.type
@@ -244,7 +244,7 @@ def _flat(table: pa.Table) -> pa.Table:
             return column.cast(pa.string())
         return column.cast(pa.float32()) if kind == pa.float16() else column
 
-    return pa.table([flat(column) for column in kept.columns], names=kept.column_names)
+    return pa.table([flat(column) for column in plain.columns], names=plain.column_names)
 
 
 def _csv(table: pa.Table, random: np.random.Generator) -> bytes:
@@ -336,19 +336,19 @@ WRITERS: dict[str, Callable[[pa.Table, np.random.Generator], bytes]] = {
 
 
 def _flips(data: bytes, random: np.random.Generator) -> bytes:
-    found = bytearray(data)
+    damaged = bytearray(data)
     for _ in range(int(random.choice([1, 1, 1, 3, 30]))):
-        found[_place(found, random)] ^= 1 << int(random.integers(8))
-    return bytes(found)
+        damaged[_place(damaged, random)] ^= 1 << int(random.integers(8))
+    return bytes(damaged)
 
 
 def _words(data: bytes, random: np.random.Generator) -> bytes:
-    found, size = bytearray(data), int(random.choice([1, 2, 4, 8]))
+    damaged, size = bytearray(data), int(random.choice([1, 2, 4, 8]))
     for _ in range(int(random.choice([1, 1, 3]))):
         word = int(random.choice(np.array(HOSTILE_WORDS, dtype=object))) % 2 ** (8 * size)
-        at = _place(found, random) // size * size
-        found[at : at + size] = word.to_bytes(size, "little")
-    return bytes(found)
+        at = _place(damaged, random) // size * size
+        damaged[at : at + size] = word.to_bytes(size, "little")
+    return bytes(damaged)
 
 
 def _place(data: bytearray, random: np.random.Generator) -> int:

@@ -38,14 +38,14 @@ def main(kind: str) -> None:
     signal.signal(signal.SIGINT, signal.default_int_handler)
     if kind == "stream":
         settings |= {"epochs": 150.0, "batch_size": 20, "learning_rate": 0.01}
-        found = train_stream(posterior, Gaussian(0.1), rows, **settings)
+        result = train_stream(posterior, Gaussian(0.1), rows, **settings)
     else:
         settings |= {"max_steps": 500, "optimizer": "adam"}
-        found = train(posterior, Gaussian(0.1), X, y, **settings)
-    if found.status is Status.INTERRUPTED:
+        result = train(posterior, Gaussian(0.1), X, y, **settings)
+    if result.status is Status.INTERRUPTED:
         sys.exit(130)
-    values = {name: each.tolist() for name, each in found.posterior.state_dict().items()}
-    replace_file(out / "result.json", json.dumps([found.steps, found.loss, values]).encode())
+    values = {name: value.tolist() for name, value in result.posterior.state_dict().items()}
+    replace_file(out / "result.json", json.dumps([result.steps, result.loss, values]).encode())
     # Python would print an exception at its end.
     signal.signal(signal.SIGINT, signal.SIG_DFL)
 

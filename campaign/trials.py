@@ -32,7 +32,11 @@ class Trial:
     """The result of one trial: what was attacked, what came of it, and what was seen."""
 
     kind: str
+    """What was attacked."""
+
     outcome: str
+    """`HELD`, or what went wrong."""
+
     seen: str = ""
     """One line about a failure, enough to look for its cause."""
 
@@ -52,8 +56,8 @@ def run(
     takes longer than the limit, in seconds, as a hang; both are replaced.
     """
     path = FOLDER / f"{name}.jsonl"
-    known = {number for number, _ in read(name)}
-    todo = iter([number for number in numbers if number not in known])
+    finished = {number for number, _ in read(name)}
+    todo = iter([number for number in numbers if number not in finished])
     until = time.monotonic() + seconds
     path.parent.mkdir(parents=True, exist_ok=True)
     workers: list[_Worker] = []
@@ -69,10 +73,10 @@ def run(
                 for worker in workers:
                     if worker.number is None and time.monotonic() < until:
                         worker.start(next(todo, None))
-                running = [each for each in workers if each.number is not None]
+                running = [worker for worker in workers if worker.number is not None]
                 if not running:
                     return
-                wait([each.pipe for each in running], 0.2)
+                wait([worker.pipe for worker in running], 0.2)
                 for index, worker in enumerate(workers):
                     number, trial = worker.number, worker.result(limit)
                     if number is not None and trial is not None:
@@ -149,11 +153,11 @@ def read(name: str) -> list[tuple[int, Trial]]:
     path = FOLDER / f"{name}.jsonl"
     if not path.exists():
         return []
-    found = []
+    trials = []
     for line in path.read_text().splitlines():
         fields = json.loads(line)
-        found.append((fields.pop("number"), Trial(**fields)))
-    return found
+        trials.append((fields.pop("number"), Trial(**fields)))
+    return trials
 
 
 def table(name: str, sums: Sequence[str] = ()) -> str:
@@ -166,7 +170,7 @@ def table(name: str, sums: Sequence[str] = ()) -> str:
         by_kind[trial.kind].append(trial)
     by_kind = dict(sorted(by_kind.items()))
     outcomes = Counter(trial.outcome for trials in by_kind.values() for trial in trials)
-    heads = [each for each in FAILURES if each in outcomes]
+    heads = [outcome for outcome in FAILURES if outcome in outcomes]
     heads += sorted(set(outcomes) - {HELD, *heads})
     lines = [
         "| " + " | ".join([name, "trials", "failed", "rate below", *heads, *sums]) + " |",
@@ -178,7 +182,7 @@ def table(name: str, sums: Sequence[str] = ()) -> str:
         failed = len(trials) - counts[HELD]
         bound = f"{3 / len(trials):.1e}" if trials and not failed else ""
         row = [kind, f"{len(trials):,}", str(failed), bound, *(str(counts[h]) for h in heads)]
-        row += [f"{sum(trial.facts.get(each, 0) for trial in trials):,.10g}" for each in sums]
+        row += [f"{sum(trial.facts.get(fact, 0) for trial in trials):,.10g}" for fact in sums]
         lines.append("| " + " | ".join(row) + " |")
     seen = [f"{number}: {t.kind}: {t.outcome}: {t.seen}" for number, t in read(name) if t.seen]
     return "\n".join([*lines, *([""] if seen else []), *seen[:20]])

@@ -74,8 +74,8 @@ def seeded():
     return torch.Generator().manual_seed(0)
 def run(**settings):
     posterior = SparsePosterior.from_data(inputs, num_inducing=10, generator=seeded())
-    given = dict(beta=1.0, hyperparameters="joint", optimizer="lbfgs", **settings)
-    return directgp.train(posterior, Gaussian(), inputs, targets, **given)
+    options = dict(beta=1.0, hyperparameters="joint", optimizer="lbfgs", **settings)
+    return directgp.train(posterior, Gaussian(), inputs, targets, **options)
 """
 
 
@@ -137,16 +137,16 @@ def main() -> None:
     parser.add_argument("src", nargs="?", default="src", type=Path, help="folder of the package")
     parser.add_argument("--files", action="store_true", help="name the files of each journey")
     parser.add_argument("--static", action="store_true", help="run no journey")
-    given = parser.parse_args()
-    root = given.src / "directgp"
+    options = parser.parse_args()
+    root = options.src / "directgp"
     trees = {p: ast.parse(p.read_text(encoding="utf-8")) for p in sorted(root.rglob("*.py"))}
     for name, value in static_figures(root, trees):
         print(f"{name:44} {value}")
-    for name, journey in {} if given.static else JOURNEYS.items():
-        visited = run_journey(given.src, journey)
+    for name, journey in {} if options.static else JOURNEYS.items():
+        visited = run_journey(options.src, journey)
         counted = [f for f in visited if f.split("/")[0] not in journey.without]
         print(f"{name:44} {len(counted)} files ({len(visited)} with all packages)")
-        for file in visited if given.files else ():
+        for file in visited if options.files else ():
             print(f"    {'' if file in counted else '· '}{file}:{visited[file]}")
 
 

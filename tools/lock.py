@@ -22,11 +22,11 @@ def main() -> None:
     command = ["uv", "pip", "compile", "pyproject.toml", "-c", "constraints.txt", "--universal"]
     command += ["--python-version", "3.11.7", "--generate-hashes", "--no-header", "--no-annotate"]
     command += [word for extra in EXTRAS for word in ("--extra", extra)]
-    found = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+    compiled = subprocess.run(command, check=True, capture_output=True, text=True).stdout
     # Each package is one line, continued by its sums.
-    packages = found.replace("\\\n", "\0").splitlines()
-    kept = [each for each in packages if each and not each.startswith((*LEFT_OUT, "#"))]
-    Path("requirements.lock").write_text(HEADER + "\n".join(kept).replace("\0", "\\\n") + "\n")
+    packages = compiled.replace("\\\n", "\0").splitlines()
+    pinned = [line for line in packages if line and not line.startswith((*LEFT_OUT, "#"))]
+    Path("requirements.lock").write_text(HEADER + "\n".join(pinned).replace("\0", "\\\n") + "\n")
 
 
 if __name__ == "__main__":

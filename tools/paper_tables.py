@@ -66,9 +66,9 @@ def tables(results: Results, assessed: Sequence[Assessment]) -> dict[str, str]:
         "readings": _table(
             ("claim", "reading", "verdict", "found"),
             (
-                (each.claim.id, _name(reading), finding.verdict, finding.sentence)
-                for each in assessed
-                for reading, finding in each.judged[1:]
+                (assessment.claim.id, _name(reading), finding.verdict, finding.sentence)
+                for assessment in assessed
+                for reading, finding in assessment.judged[1:]
             ),
         ),
         "protocols": _protocols(results, regression),
@@ -80,10 +80,13 @@ def tables(results: Results, assessed: Sequence[Assessment]) -> dict[str, str]:
     }
 
 
-def _claim(each: Assessment) -> tuple[str, ...]:
-    words, found = f"“{each.claim.quote}”", each.finding
-    text = f"{found.sentence} *{evidence(each)}.*" if each.runs else found.sentence
-    return each.claim.id, words, BEFORE[each.claim.id], f"**{found.verdict}**", text
+def _claim(assessment: Assessment) -> tuple[str, ...]:
+    claim = assessment.claim
+    finding = assessment.finding
+    text = finding.sentence
+    if assessment.runs:
+        text += f" *{evidence(assessment)}.*"
+    return claim.id, f"“{claim.quote}”", BEFORE[claim.id], f"**{finding.verdict}**", text
 
 
 def _name(reading: ClaimReading) -> str:
@@ -97,9 +100,9 @@ def _scores(results: Results, datasets: Sequence[str], methods: Sequence[str], s
     for dataset in datasets:
         own = [run for run in fits if run.cell.dataset == dataset]
         largest = max((run.cell.size for run in own), default=0)
-        found = [run for run in own if run.cell.size == largest]
-        if found:
-            columns[f"{dataset}, {largest:,} rows"] = _means(found, methods, score)
+        runs = [run for run in own if run.cell.size == largest]
+        if runs:
+            columns[f"{dataset}, {largest:,} rows"] = _means(runs, methods, score)
     return _table([*columns], zip(*columns.values(), strict=True))
 
 
@@ -113,10 +116,10 @@ def _protocols(results: Results, methods: Sequence[str]) -> str:
     rows: list[Sequence[str]] = []
     for size in sorted({run.cell.size for run in fits}):
         own = [[r for r in fits if (r.cell.size, r.cell.protocol) == (size, p)] for p in _PROTOCOLS]
-        scores = [_means(each, methods, score) for score in ("nll", "mse") for each in own]
+        scores = [_means(runs, methods, score) for score in ("nll", "mse") for runs in own]
         counts = [str(sum(r.cell.method == m for r in own[0])) for m in methods]
         labels = [f"{label}, {size:,} rows" for label in _labels(methods)]
-        betas = [_betas(each, methods) for each in own]
+        betas = [_betas(runs, methods) for runs in own]
         rows += zip(labels, *scores, *betas, counts, strict=True)
     return _table(("method", *header, "repeats"), rows)
 
@@ -128,8 +131,8 @@ def _labels(methods: Sequence[str]) -> list[str]:
 def _means(fits: Sequence[AnyRecord], methods: Sequence[str], score: str) -> list[str]:
     """Return mean ± standard error of each method; the best is bold."""
     values = [[r.outcome.scores[score] for r in fits if r.cell.method == m] for m in methods]
-    means = [float(np.mean(each)) if each else math.inf for each in values]
-    errors = [over_repeats(np.array(each), 0.0).error for each in values]
+    means = [float(np.mean(of_method)) if of_method else math.inf for of_method in values]
+    errors = [over_repeats(np.array(of_method), 0.0).error for of_method in values]
     texts = [
         with_error(mean, error) if math.isfinite(mean) else "–"
         for mean, error in zip(means, errors, strict=True)
@@ -144,7 +147,7 @@ def _betas(fits: Sequence[AnyRecord], methods: Sequence[str]) -> list[str]:
         [r.outcome.beta for r in fits if r.cell.method == m and len(r.cell.betas) > 1]
         for m in methods
     ]
-    return [number(float(np.median(each)), 2) if each else "–" for each in values]
+    return [number(float(np.median(betas)), 2) if betas else "–" for betas in values]
 
 
 _EPOCHS = (1, 6, 11, 16, 20)

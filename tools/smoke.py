@@ -122,12 +122,12 @@ def run(here: Path, program: str, *words: str, code: int = 0) -> str:
 def sizes(here: Path) -> str:
     """Return the size of the installed packages."""
     (packages,) = (here / "env" / "lib").glob("python*/site-packages")
-    each = {path.name: size(path) for path in packages.iterdir()}
+    megabytes = {path.name: size(path) for path in packages.iterdir()}
     torch = sum(
-        value for name, value in each.items() if name.startswith(("torch", "nvidia", "triton"))
+        value for name, value in megabytes.items() if name.startswith(("torch", "nvidia", "triton"))
     )
-    own = each["directgp"]
-    whole = sum(each.values())
+    own = megabytes["directgp"]
+    whole = sum(megabytes.values())
     return f"{whole:.0f} MB, {whole - torch:.0f} without torch, directgp itself {own:.1f}"
 
 

@@ -1,8 +1,8 @@
 """Replace files in one step, while other programs write them too, and read regular files.
 
-Every file of directgp is written to a draft beside it, which then gets its name. A draft of a
-program that was killed is removed by the next writer of that file. Four rules keep a writer and a
-remover apart:
+Every file of directgp is written to a draft in the same folder, which is then renamed. If a program
+is killed, its draft stays until the next program writes the same file and removes the draft. Four
+rules keep a writer and a remover apart:
 
 - The name of a draft is random and never used again.
 - A writer locks its draft, and then checks that the name still leads to the file it has locked;
@@ -92,9 +92,9 @@ def replace_file(path: Path, data: bytes) -> None:
 
 @contextmanager
 def replacing(path: Path) -> Iterator[BinaryIO]:
-    """Give the path to the file that is written in the block, unless the block raises.
+    """Yield an open draft, and rename it to the path after the block, unless the block raises.
 
-    The file may also be opened by its name and written there, within the block.
+    The block may also open the draft by its name, and write to it there.
     """
     if path.exists() and not path.is_file():
         raise OSError(errno.EINVAL, _NOT_REGULAR, str(path))
@@ -145,7 +145,7 @@ def _new_draft(path: Path) -> tuple[Path, BinaryIO]:
             return draft, file
         with suppress(OSError):
             fcntl.flock(file, fcntl.LOCK_EX)
-        if _leads_to(draft, file):
+        if _leads_to(draft, file.fileno()):
             return draft, file
         file.close()
     raise OSError(errno.EAGAIN, "its drafts are removed by another program", str(path))
@@ -166,7 +166,7 @@ def _remove_if_abandoned(draft: Path) -> None:
             return
         # For writing: network file systems lock no other files.
         with open(draft, "r+b") as file:
-            if _is_ownerless(file) and _leads_to(draft, file):
+            if _is_ownerless(file) and _leads_to(draft, file.fileno()):
                 draft.unlink()
 
 
@@ -186,39 +186,41 @@ def _age(facts: os.stat_result) -> float:
     return time.time() - facts.st_mtime
 
 
-def _leads_to(path: Path, file: BinaryIO) -> bool:
-    """Return whether the path is a name of the file that is open."""
+def _leads_to(path: str | Path, handle: int) -> bool:
+    """Return whether the path is a name of the file or folder that is open."""
     try:
-        named = os.lstat(path)
+        # On a network file system, `fstat` raises for a file that another machine has removed.
+        return os.path.samestat(os.lstat(path), os.fstat(handle))
     except OSError:
         return False
-    opened = os.fstat(file.fileno())
-    return opened.st_nlink > 0 and os.path.samestat(named, opened)
 
 
 @contextmanager
 def locked_folder(folder: Path) -> Iterator[None]:
-    """Wait until no other program is in such a block for the folder, if it can be locked."""
+    """Hold the lock of a folder during the block, if the system and the file system have locks.
+
+    While another program holds the lock, wait.
+    """
     if fcntl is None:
         yield
         return
-    handle = _lock_folder(folder)
+    handle = _lock_folder(os.path.realpath(folder))
     try:
         yield
     finally:
         os.close(handle)
 
 
-def _lock_folder(folder: Path) -> int:
+def _lock_folder(folder: str) -> int:
     """Return a handle of the folder, locked as long as it is open, if there are locks."""
     while True:
         handle = os.open(folder, os.O_RDONLY)
         # Some network file systems have no locks.
         with suppress(OSError):
             fcntl.flock(handle, fcntl.LOCK_EX)
-        # The folder may have been deleted and created again while this process waited.
-        if os.path.samestat(os.stat(folder), os.fstat(handle)):
+        if _leads_to(folder, handle):
             return handle
+        # The folder has been deleted, and perhaps created again, while this process waited.
         os.close(handle)
 
 
@@ -226,7 +228,11 @@ def sync_folder(folder: Path) -> None:
     """Write the names in a folder to the disk, on systems that support it."""
     if os.name == "nt":
         return
-    handle = os.open(folder, os.O_RDONLY)
+    try:
+        handle = os.open(folder, os.O_RDONLY)
+    except PermissionError:
+        # A folder that may be written need not be readable.
+        return
     try:
         os.fsync(handle)
     except OSError as error:

@@ -1,4 +1,4 @@
-"""Write and read files of tensors with a manifest; those that are read are not trusted."""
+"""Write files of tensors with a manifest; read them and check everything in them."""
 
 import hashlib
 import json
@@ -25,13 +25,13 @@ DTYPES = (
 """Types of tensors that are written and read."""
 
 MAX_TENSORS = 100_000
-"""Those of 1,000 outputs with 100 tensors each; a tensor costs 20 µs and 1 kB when it is read."""
+"""Largest number of tensors: 1,000 outputs with 100 each. To read one takes 20 µs and 1 kB."""
 
 _MAX_HEADER = 100_000_000
-"""Bytes of the header, which holds the manifest: the limit of safetensors itself."""
+"""Largest header in bytes, with the manifest: the limit of safetensors itself."""
 
 _MAX_VALUES = 3_000_000
-"""Values of JSON in the header: the losses of 3 million steps, and about 500 MB in memory."""
+"""Largest number of JSON values in the header: 3 million losses, about 500 MB in memory."""
 
 
 def digest(text: str, tensors: Mapping[str, Tensor]) -> str:
@@ -141,7 +141,7 @@ def write_file(
     text = json.dumps({"schema": kind.schema, "manifest": as_json(dict(manifest), "manifest")})
     data = save(copies, {kind.key: text, CHECKSUM: digest(text, copies)})
     try:
-        # A file that could not be read again is not written.
+        # Do not write a file that `read_file` would reject.
         end = 8 + _header_size(data[:8])
         _check_tensors(_parsed(data[8:end].decode()), len(data) - end)
         # realpath: the target of a link is replaced, not the link.
@@ -226,7 +226,7 @@ def _check_tensors(header: Any, size: int) -> None:
 
 
 def _manifest(kind: FileKind, name: str, text: str) -> dict[str, Any]:
-    """Return the manifest, if its schema is known."""
+    """Return the manifest; raise the error of the kind if its schema is another one."""
     try:
         document = _parsed(text)
     except (ValueError, RecursionError) as error:

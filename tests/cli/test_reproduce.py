@@ -90,3 +90,18 @@ def test_a_command_of_a_broken_package_says_why() -> None:
     ended = subprocess.run(command, capture_output=True, text=True)
     assert ended.returncode == 2
     assert "cannot be imported from gone.package:f: No module named 'gone'." in ended.stderr
+
+
+@pytest.mark.parametrize("words", [("datasets",), ("compare", "unknown", "--target", "y")])
+def test_data_sets_of_a_broken_package_say_why(words: tuple[str, ...]) -> None:
+    point = "importlib.metadata.EntryPoint('sets', 'gone.package:SETS', 'directgp.datasets')"
+    points = f"which: [{point}] if which['group'] == 'directgp.datasets' else ()"
+    code = WITHOUT_PACKAGES.replace("which: ()", points)
+    wide = {**os.environ, "COLUMNS": "200"}
+    command = [sys.executable, "-c", code, *words]
+    ended = subprocess.run(command, capture_output=True, text=True, env=wide)
+    assert ended.returncode == 1
+    assert ended.stderr == (
+        "Error: The data sets 'sets' cannot be imported from gone.package:SETS: No module named"
+        " 'gone'. Install their package again.\n"
+    )

@@ -151,6 +151,33 @@ def test_a_cleaner_that_comes_too_late_leaves_the_file_itself(
     assert os.listdir(path.parent) == [path.name]
 
 
+def test_a_draft_that_another_machine_has_removed_gets_another_name(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """B, on another machine, removes the draft of A, whose handle is stale from then on."""
+    fstat = os.fstat
+    stale = list[int]()
+
+    def status(handle: int) -> os.stat_result:
+        if handle in stale:
+            stale.clear()
+            raise OSError(errno.ESTALE, "stale file handle")
+        return fstat(handle)
+
+    def lock(file: BinaryIO, how: int) -> None:
+        if not names:
+            names.extend(drafts(path.parent))
+            stale.append(file.fileno())
+
+    names = list[Path]()
+    monkeypatch.setattr(os, "fstat", status)
+    monkeypatch.setattr(fcntl, "flock", lock)
+    with replacing(path) as file:
+        file.write(b"of A")
+        assert Path(file.name) not in names
+    assert path.read_bytes() == b"of A"
+
+
 def test_a_writer_gives_up_if_every_draft_is_removed(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -243,6 +270,21 @@ def test_a_folder_that_cannot_be_listed_is_written(
     assert path.read_bytes() == b"new"
 
 
+def test_a_folder_that_cannot_be_opened_is_written(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened = os.open
+
+    def refuse(name: Any, *options: Any, **more: Any) -> int:
+        if name == path.parent:
+            raise PermissionError(errno.EACCES, "no", str(name))
+        return opened(name, *options, **more)
+
+    monkeypatch.setattr(os, "open", refuse)
+    replace_file(path, b"new")
+    assert path.read_bytes() == b"new"
+
+
 def test_a_folder_created_again_is_locked_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -256,6 +298,30 @@ def test_a_folder_created_again_is_locked_again(
 
     Interrupted(monkeypatch, fcntl, "flock", again, after=True)
     with files.locked_folder(folder):
+        handle = os.open(folder, os.O_RDONLY)
+        with pytest.raises(BlockingIOError):
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        os.close(handle)
+
+
+def test_a_folder_deleted_meanwhile_is_not_locked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    handles = os.listdir("/dev/fd")
+    Interrupted(monkeypatch, fcntl, "flock", folder.rmdir, after=True)
+    with pytest.raises(FileNotFoundError), files.locked_folder(folder):
+        pass
+    assert os.listdir("/dev/fd") == handles
+
+
+def test_a_link_to_a_folder_locks_the_folder(tmp_path: Path) -> None:
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    link = tmp_path / "link"
+    link.symlink_to(folder)
+    with files.locked_folder(link):
         handle = os.open(folder, os.O_RDONLY)
         with pytest.raises(BlockingIOError):
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -434,8 +434,8 @@ def _run(
 ) -> "tuple[Results, int]":
     """Merge other stores, run the cells that are not finished, and return all results.
 
-    Results in memory are added to those of the store. The number of damaged results in the store
-    is returned, too.
+    Results in memory are added to the results of the store. The number of damaged results in the
+    store is returned, too.
     """
     from directgp.cli import open_run_folder, show_progress
     from directgp.experiments import Store

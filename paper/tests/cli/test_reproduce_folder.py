@@ -155,6 +155,13 @@ def test_a_list_that_directgp_has_not_written_is_refused(tmp_path: Path, text: s
         check_run_folder(tmp_path, STORE, DOCUMENT, resume=False, force=True)
 
 
+@pytest.mark.timeout(20)
+def test_a_list_that_is_a_pipe_is_refused(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / MANIFEST)
+    with pytest.raises(InvalidInputError, match="is damaged or was not written by directgp"):
+        ReportFolder(tmp_path)
+
+
 def test_a_list_names_no_files_elsewhere(tmp_path: Path) -> None:
     names = ["../mine"]
     digest = hashlib.sha256("\n".join(names).encode()).hexdigest()

@@ -2,7 +2,7 @@
 
 The modules of the commands import torch, numpy and pyarrow only inside functions, so that
 ``--help`` is fast. Other packages add commands by entry points in the group ``directgp.commands``:
-the name of the entry point is that of the command, its object a function as in this package.
+an entry point has the name of the command, and leads to a function like those of this package.
 """
 
 import atexit

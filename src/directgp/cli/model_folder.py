@@ -193,7 +193,7 @@ def card_of(opened: Opened) -> ModelCard:
 
 
 def check_card(card: ModelCard, model: Any) -> None:
-    """Raise ValueError unless the card is that of the model."""
+    """Raise ValueError unless the card describes the model."""
     if hasattr(model, "outputs_"):
         raise ValueError("it has several outputs")
     if model._task != card.task:

@@ -212,30 +212,16 @@ def command(function: Callable[..., None]) -> Callable[..., None]:
     parameters = []
     for name, parameter in signature(function).parameters.items():
         kind = parameter.annotation
-        group_parameters = [parameter]
+        members = [parameter]
         if isinstance(kind, type) and is_dataclass(kind):
-            group_parameters = list(signature(kind).parameters.values())
-            groups[name] = (
-                kind,
-                [parameter_of_group.name for parameter_of_group in group_parameters],
-            )
-        parameters += [
-            parameter_of_group.replace(kind=parameter_of_group.KEYWORD_ONLY)
-            for parameter_of_group in group_parameters
-        ]
-        hints |= {
-            parameter_of_group.name: parameter_of_group.annotation
-            for parameter_of_group in group_parameters
-        }
+            members = list(signature(kind).parameters.values())
+            groups[name] = (kind, [member.name for member in members])
+        parameters += [member.replace(kind=member.KEYWORD_ONLY) for member in members]
+        hints |= {member.name: member.annotation for member in members}
 
     def run(**arguments: Any) -> None:
-        for name, (kind, names) in groups.items():
-            arguments[name] = kind(
-                **{
-                    parameter_of_group: arguments.pop(parameter_of_group)
-                    for parameter_of_group in names
-                }
-            )
+        for name, (kind, members) in groups.items():
+            arguments[name] = kind(**{member: arguments.pop(member) for member in members})
         function(**arguments)
 
     run.__name__ = function.__name__

@@ -67,7 +67,7 @@ class Predicted:
     def columns(
         self, model: Any, card: "ModelCard", X: Any, constants: dict[str, Any]
     ) -> list[Any]:
-        """Return the columns of predictions, without densities; `given` are the row constants."""
+        """Return the columns of predictions, without densities; `constants` has row constants."""
         import numpy as np
 
         if card.classes is not None:

@@ -2,8 +2,10 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from importlib.metadata import entry_points
+from importlib.metadata import EntryPoint, entry_points
 from typing import Any, final
+
+from directgp.errors import InvalidInputError, cause_of
 
 GROUP = "directgp.datasets"
 """Group of the entry points, each of which leads to a `Catalogue`."""
@@ -21,6 +23,7 @@ class CatalogueEntry:
     """A data set that is known by name, and whose rows the user provides."""
 
     name: str
+    """Name of the data set."""
 
     cells: Mapping[str, str]
     """Further cells of its row in `directgp datasets`, by the head of the column."""
@@ -50,6 +53,7 @@ class Catalogue:
     """Names one of its data sets in a sentence, such as "one of the paper's data sets"."""
 
     entries: tuple[CatalogueEntry, ...]
+    """The data sets, in the order of the table."""
 
     numeric: tuple[str, ...] = ()
     """Columns of the table that are aligned right."""
@@ -57,4 +61,15 @@ class Catalogue:
 
 def catalogues() -> tuple[Catalogue, ...]:
     """Return the catalogues of all installed packages."""
-    return tuple(point.load() for point in entry_points(group=GROUP))
+    return tuple(map(_load, entry_points(group=GROUP)))
+
+
+def _load(point: EntryPoint) -> Catalogue:
+    try:
+        catalogue: Catalogue = point.load()
+    except Exception as error:
+        raise InvalidInputError(
+            f"The data sets {point.name!r} cannot be imported from {point.value}:"
+            f" {cause_of(error)}. Install their package again."
+        ) from error
+    return catalogue

@@ -117,7 +117,7 @@ class ArrowTable(ReadableTable):
 
 
 class ArrowSize(NamedTuple):
-    """What the messages of an Arrow file or stream claim to hold."""
+    """Sizes that the messages of an Arrow file or stream state."""
 
     unpacked: int
     rows: int

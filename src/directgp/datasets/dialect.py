@@ -94,7 +94,7 @@ class Dialect(NamedTuple):
 
 
 def guess_encoding(blocks: Iterable[bytes], shown: str) -> str:
-    """Return "utf-8", "utf-16", "cp1252" or "latin-1", whichever fits all the bytes."""
+    """Return the first of "utf-8", "utf-16", "cp1252" and "latin-1" that fits all the bytes."""
     decoder = codecs.getincrementaldecoder("utf-8")()
     is_utf_8 = True
     is_cp1252 = True

@@ -96,7 +96,7 @@ class NumberColumn(_Record):
     ) -> Iterator[Fault]:
         """Write the values to the features, of shape (n, 1), and yield the faults.
 
-        Text is read with this decimal mark or that of training, whichever reads more numbers.
+        Text is read with this decimal mark or the mark of training, if that reads more numbers.
         """
         allowed = "dates" if self.dates else "numbers"
         marks = dict.fromkeys((decimal or self.decimal, self.decimal))
@@ -196,14 +196,14 @@ class RowReasons(Mapping[int, str]):
     """Faults by row; a row of a wide table may have thousands."""
 
     def __init__(self) -> None:
-        self._kept: dict[int, list[str]] = {}
+        self._texts: dict[int, list[str]] = {}
         self._more: Counter[int] = Counter()
 
     def add(self, rows: Iterable[int], reason: str) -> None:
         """Add a reason to rows."""
         reason = visible(reason)
         for row in rows:
-            reasons = self._kept.setdefault(row, [])
+            reasons = self._texts.setdefault(row, [])
             if len(reasons) < _MAX_REASONS:
                 reasons.append(reason)
             else:
@@ -212,15 +212,15 @@ class RowReasons(Mapping[int, str]):
     @override
     def __getitem__(self, row: int) -> str:
         more = self._more[row]
-        return "; ".join([*self._kept[row], *([f"and {more:,} more"] if more else [])])
+        return "; ".join([*self._texts[row], *([f"and {more:,} more"] if more else [])])
 
     @override
     def __iter__(self) -> Iterator[int]:
-        return iter(self._kept)
+        return iter(self._texts)
 
     @override
     def __len__(self) -> int:
-        return len(self._kept)
+        return len(self._texts)
 
 
 class EncodedRows(NamedTuple):
@@ -298,7 +298,7 @@ class Encoding(_Record):
         """Return the features of a table, which rows can be used, and the faults of the others.
 
         Columns are found by name, in any order; other columns are ignored. `decimal` is the decimal
-        mark of numbers in text, by default that of training.
+        mark of numbers in text, by default the mark of training.
         """
         columns_of_table = dict.fromkeys(table.column_names)
         absent = next((name for name in self.column_names if name not in columns_of_table), None)

@@ -339,11 +339,7 @@ def _rows_to_use(
     if read.missing == "error":
         only_required = set(counts) <= set(required)
         best = "drop" if only_required else "impute"
-        counts = {
-            column_name: count
-            for column_name, count in counts.items()
-            if column_name not in read.reported
-        }
+        counts = {name: count for name, count in counts.items() if name not in read.reported}
         if counts:
             read.refuse(
                 f"Values are missing in {counted(counts)}, of {table.num_rows:,} rows",
@@ -353,20 +349,16 @@ def _rows_to_use(
             )
         return np.flatnonzero(complete_rows(table, required))
     imputable = {
-        column_name
-        for column_name in (features if read.missing != "drop" else ())
-        if read.missing == "impute" or kind_of(table.column(column_name).type) == "category"
+        name
+        for name in (features if read.missing != "drop" else ())
+        if read.missing == "impute" or kind_of(table.column(name).type) == "category"
     }
-    dropping = {
-        column_name: count for column_name, count in counts.items() if column_name not in imputable
-    }
+    dropping = {name: count for name, count in counts.items() if name not in imputable}
     rows = np.flatnonzero(complete_rows(table, dropping))
     if dropping:
         left = plural(table.num_rows - len(rows), "row")
         read.notes.append(f"Left out {left} with missing values: {counted(dropping)}.")
-    filled = {
-        column_name: count for column_name, count in counts.items() if column_name in imputable
-    }
+    filled = {name: count for name, count in counts.items() if name in imputable}
     if filled:
         read.notes.append(
             f"Missing values are kept: {counted(filled)}. A number gets the median of its column"

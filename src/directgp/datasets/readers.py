@@ -23,7 +23,7 @@ _NUMBER_BYTES = 8
 """Bytes of a value as a feature."""
 
 _COPIES = 2
-"""The columns that are read, and their features; preparation needs more for a while."""
+"""Copies of the data in memory: the columns as read, and their features."""
 
 _MAX_CAUSE = 200
 """Characters of the cause in an error message; causes may repeat what is in the file."""
@@ -87,8 +87,8 @@ def available_memory() -> float:
         # The group of a container, or of a batch system, which psutil does not know.
         name = Path("/proc/self/cgroup").read_text().partition("0::/")[2].splitlines()[:1]
         group = Path("/sys/fs/cgroup", *name)
-        held = dict(line.split() for line in (group / "memory.stat").read_text().splitlines())
-        used = int((group / "memory.current").read_text()) - int(held["file"])
+        statistics = dict(line.split() for line in (group / "memory.stat").read_text().splitlines())
+        used = int((group / "memory.current").read_text()) - int(statistics["file"])
         bounds.append(float((group / "memory.max").read_text()) - used)
     if sys.platform != "win32":
         import resource
@@ -124,10 +124,10 @@ class ReadableTable(ABC):
     """A table, in a file if it has a path, of which all columns or some can be read."""
 
     decimal: Mark | None = None
-    """Decimal mark of numbers in text, if the file tells; complete after the names are known."""
+    """Decimal mark of numbers in text, None if unknown; set when the names are read."""
 
     notes: tuple[str, ...] = ()
-    """What was guessed in reading; complete after the names are known."""
+    """Notes on what was guessed; set when the names are read."""
 
     irregular: tuple[tuple[int, int], ...] = ()
     """Rows, from 1, that were left out in reading since they have more or fewer values than there
@@ -153,7 +153,7 @@ class ReadableTable(ABC):
         return names
 
     def read(self, columns: Sequence[str] | None = None, as_text: Collection[str] = ()) -> pa.Table:
-        """Return the table, or some columns; those of `as_text` stay as a text file has them."""
+        """Return the table, or some columns; columns of `as_text` stay as a text file has them."""
         chosen = list(self.names if columns is None else columns)
         names = set(self.names)
         for name in chosen:

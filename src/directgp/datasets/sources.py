@@ -184,7 +184,7 @@ def open_problem(
     target : str, optional
         The column to predict; embedded data sets have a default.
     data_dir : path, optional
-        The data folder; by default that of the environment variable DIRECTGP_DATA, if it is set.
+        The data folder; by default the environment variable DIRECTGP_DATA, if it is set.
     reading : Reading, optional
         Decimal mark, encoding, sheet and header of a file; guessed by default.
     task, positive, options

@@ -11,7 +11,13 @@ from typing import NoReturn, final
 
 from directgp.errors import InvalidInputError, refuse
 from directgp.experiments.store import is_store
-from directgp.files import locked_folder, make_folder, remove_drafts, replace_file
+from directgp.files import (
+    locked_folder,
+    make_folder,
+    open_regular,
+    remove_drafts,
+    replace_file,
+)
 
 MANIFEST = "directgp-files.json"
 """The file that lists what directgp has written to the folder."""
@@ -52,7 +58,8 @@ class ReportFolder:
 
     def _listed(self) -> set[str]:
         try:
-            text = (self.path / MANIFEST).read_bytes()
+            with open_regular(self.path / MANIFEST) as file:
+                text = file.read()
         except FileNotFoundError:
             return self._recognised()
         except OSError as error:

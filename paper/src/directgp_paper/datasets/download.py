@@ -55,7 +55,7 @@ def open_paper(name: str, data_dir: Path | None = None, download: bool = True) -
         One of `PAPER`.
     data_dir : path, optional
         The folder with a file of that name in any format, with the target in column ``y``; by
-        default that of the environment variable DIRECTGP_DATA, if it is set.
+        default the environment variable DIRECTGP_DATA, if it is set.
     download : bool
         Whether to download what the folder does not have, into a cache. If the download fails, a
         set that has a formula is generated.

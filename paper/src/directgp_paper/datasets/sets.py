@@ -64,7 +64,10 @@ class PaperDataset:
     """A row of the paper's table of data sets, and where to get the data."""
 
     name: str
+    """Name of the data set."""
+
     task: Task
+    """Kind of prediction."""
 
     rows: int
     """Rows in the paper's table."""
@@ -103,7 +106,7 @@ class PaperDataset:
     """Draws rows from the same distribution, if that has a formula."""
 
     stands_for: tuple[str, ...] = ()
-    """Sets of the paper's table one of which this is; empty for a row of the table itself."""
+    """Rows of the paper's table that this set may be; empty for a row of the table itself."""
 
     @property
     def size(self) -> str:

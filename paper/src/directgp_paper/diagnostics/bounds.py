@@ -89,7 +89,7 @@ def searched_bounds(likelihood: UnimodalInF, y: Values, num_nodes: int = 257) ->
 
     The grid is centre + width·sinh(x) for equispaced x: dense within the peak, out to 200 widths.
     """
-    # A peak at ±∞ is replaced by that of target 1 (counts of 0), else by 0 (labels).
+    # Replace a peak at ±∞ by the peak of target 1 (counts of 0), or by 0 (labels).
     of_one = likelihood.argmax(torch.ones_like(y))
     fallback = torch.where(torch.isfinite(of_one), of_one, 0.0)
     peak = likelihood.argmax(y)
@@ -146,8 +146,8 @@ def tight_bounds(likelihood: Likelihood, y: Num[Tensor, "..."]) -> DerivativeBou
 def paper_bounds(likelihood: Likelihood, y: Num[Tensor, "..."]) -> DerivativeBounds:
     """Compute the published B, [b′, B′] and [b″, B″] for each target, of any shape.
 
-    The paper has bounds for the six likelihoods of its table 1; those of the exponential link alone
-    depend on the targets. Others raise `UnsupportedError`: use `tight_bounds`.
+    The paper has bounds for the six likelihoods of its table 1; only the bounds of the exponential
+    link depend on the targets. Other likelihoods raise `UnsupportedError`: use `tight_bounds`.
     """
     likelihood.check_targets(y)
     y = y.double()

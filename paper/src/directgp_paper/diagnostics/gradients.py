@@ -204,7 +204,7 @@ def gradient_draws(
 ) -> tuple[Float[Tensor, "r *batch n"], Float[Tensor, "r *batch n"]]:
     """Draw a rule's gradient of Σ_i log E_q[p(y_i given f)] in the means and the variances.
 
-    The arguments are those of `compare_gradients`. A deterministic rule is evaluated once and its
+    The arguments are as in `compare_gradients`. A deterministic rule is evaluated once and its
     result repeated; another one in as many calls as memory needs.
     """
     likelihood = likelihood.frozen()
@@ -256,8 +256,8 @@ def expected_bmc(
     E log X = ∫ (e^{−s} − M(s)^L) ds/s,   E[Σ d(f_l)/X] = L ∫ E[d(f) e^{−sφ(f)}] M(s)^{L−1} ds
 
     over s > 0, for any derivative d of φ: two integrals, whatever L is. The slopes of
-    ``"pathwise"`` are those of the value. The slope in the variance of ``"second_derivative"``,
-    ½E[Σφ″/Σφ], is not: it is the slope of no bound, and differs by O(1/L).
+    ``"pathwise"`` are the derivatives of the value. With ``"second_derivative"`` the slope in the
+    variance, ½E[Σφ″/Σφ], is the derivative of no bound, and differs by O(1/L).
 
     Returns
     -------

@@ -54,6 +54,7 @@ class RuleFacts(Frozen):
     our sampler; "ups-paper" has sampler and gradient of the paper."""
 
     samples: int = 0
+    """Number of samples; 0 for the exact rule."""
 
     @property
     def label(self) -> str:
@@ -103,6 +104,7 @@ class BetaScores(Frozen):
     """The scores of one β; losses of the kind that is optimised, of the normalised target."""
 
     beta: float
+    """Weight of the KL term."""
 
     validation: float
     """Validation NLL, or MSE for square loss."""
@@ -119,6 +121,7 @@ class FitOutcome(TrainingOutcome):
     """The numbers of a `FitCell`; scores are of the normalised target."""
 
     kind: Literal["fit"] = "fit"
+    """Tag in a file."""
 
     num_training: int
     """Rows of the training part; a learning curve uses fewer."""
@@ -135,6 +138,7 @@ class CurvePoint(Frozen):
     """Test scores at one step of a learning curve."""
 
     step: int
+    """Steps of Adam before the scoring."""
 
     epoch: float
     """Passes over the training rows."""
@@ -155,7 +159,10 @@ class CurveOutcome(Outcome):
     """
 
     kind: Literal["curve"] = "curve"
+    """Tag in a file."""
+
     points: tuple[CurvePoint, ...]
+    """Scores along training."""
 
     num_test: int
     """Rows of the test part."""
@@ -164,7 +171,10 @@ class CurveOutcome(Outcome):
     """Rows of the training part; 0 if not recorded."""
 
     status: str
+    """How the run stopped."""
+
     reason: str
+    """Why the run ended."""
 
     @property
     @override
@@ -177,7 +187,10 @@ class Measured(Frozen):
     """A number and its standard error."""
 
     value: float
+    """Mean over the draws."""
+
     error: float
+    """Standard error of the mean."""
 
 
 @final
@@ -185,6 +198,7 @@ class GradientRow(Frozen):
     """One rule and one block of parameters; the last three in units of ‖g*‖²."""
 
     rule: RuleFacts
+    """The rule that estimates the gradient."""
 
     block: str
     """"u_mean" or "u_chol"."""
@@ -217,6 +231,7 @@ class GradientOutcome(Outcome):
     """
 
     kind: Literal["gradients"] = "gradients"
+    """Tag in a file."""
 
     rows: tuple[GradientRow, ...]
     """One row for each rule and block."""
@@ -230,6 +245,7 @@ class SamplerPoint(Frozen):
     """Measurements of the samplers at one step of training."""
 
     step: int
+    """Steps of Adam before the measurement."""
 
     proposals: Measured
     """Mean proposals per draw of the paper's sampler."""
@@ -273,8 +289,13 @@ class SamplerOutcome(Outcome):
     """The numbers of a `SamplerCell`."""
 
     kind: Literal["samplers"] = "samplers"
+    """Tag in a file."""
+
     samples: int
+    """Samples of each gradient."""
+
     looks: tuple[SamplerPoint, ...]
+    """Measurements along training."""
 
 
 class _PaperCell(Cell):
@@ -287,6 +308,7 @@ class _PaperCell(Cell):
     """Fingerprint of the data set's rows."""
 
     task: Task
+    """Kind of prediction."""
 
     size: int
     """Training rows."""
@@ -298,6 +320,8 @@ class _PaperCell(Cell):
     """Number of the random split."""
 
     seed: int
+    """Seed of the split and of training."""
+
     group_name: ClassVar[str] = ""
 
     @property
@@ -323,6 +347,7 @@ class FitCell(_PaperCell):
     outcome_type = FitOutcome
 
     kind: Literal["fit"] = "fit"
+    """Tag in a file."""
 
     method: str
     """A key of `PAPER_METHODS`."""
@@ -331,6 +356,7 @@ class FitCell(_PaperCell):
     """Candidates, falling; (1.0,) where β is not chosen."""
 
     protocol: ProtocolName
+    """How the model is trained."""
 
     rule: RuleFacts = EXACT
     """Rule of the log loss."""
@@ -367,10 +393,19 @@ class CurveCell(_PaperCell):
     group_name = "learning curves"
 
     kind: Literal["curve"] = "curve"
+    """Tag in a file."""
+
     objective: Literal["elbo", "log_loss"]
+    """The training objective."""
+
     hyperparameters: Literal["joint", "fixed"]
+    """Whether hyperparameters are trained with q(u), or keep their values from the ELBO."""
+
     beta: float
+    """Weight of the KL term."""
+
     rule: RuleFacts = EXACT
+    """Rule of the log loss."""
 
     learning_rate: float
     """Step size of Adam."""
@@ -424,8 +459,13 @@ class GradientCell(_PaperCell):
     group_name = "gradients after initialisation"
 
     kind: Literal["gradients"] = "gradients"
+    """Tag in a file."""
+
     rules: tuple[RuleFacts, ...]
+    """Rules that are compared."""
+
     draws: int
+    """Draws of each gradient."""
 
     beta: float
     """Weight of the KL term."""
@@ -442,12 +482,16 @@ class SamplerCell(_PaperCell):
     group_name = "product samplers along training"
 
     kind: Literal["samplers"] = "samplers"
+    """Tag in a file."""
 
     looks: tuple[int, ...]
     """Steps of Adam after which the samplers are measured; 0 is the start."""
 
     samples: int
+    """Samples of each gradient."""
+
     beta: float
+    """Weight of the KL term."""
 
     learning_rate: float
     """Step size of Adam."""

@@ -31,7 +31,10 @@ class PartSizes:
     """Upper bound of the training rows."""
 
     validation: int
+    """Rows that choose β."""
+
     test: int
+    """Rows that are scored."""
 
 
 def paper_parts(dataset: str, task: Task, num_rows: int) -> PartSizes:
@@ -57,8 +60,13 @@ class PaperRows(NamedTuple):
     """X and y of the three parts of a split, unscaled."""
 
     train: tuple[Array, Array]
+    """Rows to train on."""
+
     validation: tuple[Array, Array]
+    """Rows that choose β."""
+
     test: tuple[Array, Array]
+    """Rows that are scored."""
 
     num_training: int = 0
     """Rows of the training part, of which `train` may be a subset; 0 if not recorded."""

@@ -104,8 +104,13 @@ class DataRow(Frozen):
     """One data set, as used here and as in the paper's table."""
 
     name: str
+    """Name of the data set."""
+
     task: Task
+    """Kind of prediction."""
+
     rows: int
+    """Number of rows here."""
 
     features: int
     """Features of these rows."""
@@ -126,6 +131,7 @@ class DataRow(Frozen):
     """Where the rows come from."""
 
     licence: str
+    """Licence of the data."""
 
     source: str
     """Public source of the data."""
@@ -140,10 +146,19 @@ class Reproduction:
     """Results, the assessment of each claim, and how they were produced."""
 
     results: Results
+    """Results of all cells."""
+
     claims: tuple[Assessment, ...]
+    """The claims that were judged."""
+
     data: tuple[DataRow, ...]
+    """The data sets that were used."""
+
     scale: Scale
+    """Sizes of the experiments."""
+
     protocol: ProtocolName
+    """How fits were trained."""
 
     command: str
     """Command that writes the report again."""

@@ -1,4 +1,4 @@
-"""Study gradient estimators and samplers; apart from `run`, which only selects what runs a cell."""
+"""Measure the gradient estimators and the product samplers of the paper."""
 
 import math
 import time
@@ -51,7 +51,7 @@ Blocks = dict[str, Tensor]
 
 
 def least_seconds(functions: Mapping[str, Callable[[], object]], repeats: int) -> dict[str, float]:
-    """Return the least processor time of each over some repeats, which are interleaved."""
+    """Return the least processor time of each function; their repeats alternate."""
     taken: dict[str, list[float]] = {name: [] for name in functions}
     for _ in range(repeats):
         for name, function in functions.items():
@@ -186,6 +186,7 @@ class SampledExamples:
     """
 
     likelihood: UnimodalInF
+    """The likelihood of the examples."""
 
     y: Row
     """Targets."""
@@ -288,7 +289,7 @@ def seen_proposals(
 ) -> Measured:
     """Return the mean number of proposals of the paper's sampler over the examples.
 
-    The error is that of counting, since both widths are measured on the same examples: the number
+    The standard error is of counting alone, since both widths have the same examples: the number
     of proposals of one draw is geometric, with variance p(p − 1) for mean p. An example with most
     draws still rejected after the last round enters with its expected number.
     """

@@ -68,8 +68,13 @@ class AirlineSizes:
     """Maximum number of test rows."""
 
     num_inducing: int
+    """Inducing inputs."""
+
     batch_size: int = 1000
+    """Rows of a batch."""
+
     epochs: int
+    """Passes over the training rows."""
 
     repeats: int = 1
     """Random splits."""
@@ -87,6 +92,7 @@ class Scale:
     """Sizes of all experiments."""
 
     name: str
+    """Name of the scale."""
 
     about: str
     """Description for the list of scales."""
@@ -119,8 +125,13 @@ class Scale:
     """Whether fits have only the largest size, and the size of claim C4."""
 
     protocol: ProtocolName = "best"
+    """How fits are trained."""
+
     curves: CurveSizes
+    """Sizes of the learning curves."""
+
     airline: AirlineSizes
+    """Sizes of the learning curves of airline."""
 
     draws: int
     """Draws of each gradient in the study of gradients."""

@@ -63,7 +63,7 @@ from directgp_paper.reports.drawing import (
 )
 
 PEDESTRIANS = ("peds1_dir2", "peds1", "peds1_dir0", "peds1_dir1")
-"""The one of fig. 1e first."""
+"""Directions of Peds1, first the direction of fig. 1e."""
 
 Records = Sequence[AnyRecord]
 
@@ -80,7 +80,10 @@ class PaperFigure:
     """Number in the paper: "1a", "2"; ours begin with S."""
 
     title: str
+    """What the figure shows."""
+
     caption: str
+    """Sentences below the figure."""
 
     kind: type[PaperCell]
     """Kind of the cells that the figure shows."""
@@ -92,6 +95,7 @@ class PaperFigure:
     """Yields the panels of one data set."""
 
     layout: Layout = field(default_factory=Layout)
+    """Sizes of the panels."""
 
     @property
     def file(self) -> str:
@@ -117,27 +121,14 @@ class PaperFigure:
         for record in sorted(results.records, key=lambda record: record.cell.dataset):
             if self.uses(record.cell):
                 by_dataset.setdefault(record.cell.dataset, []).append(record)
+        run = {name: records for name, records in by_dataset.items() if records}
         # The set of an unknown direction is shown if it was run, and not missed otherwise.
-        absent = [
-            name
-            for name, shown_records in by_dataset.items()
-            if not shown_records and name != ONE_DIRECTION
-        ]
+        absent = [name for name in by_dataset if name not in run and name != ONE_DIRECTION]
         if self.shown.get("dataset") == PEDESTRIANS:
+            # One direction is enough.
             absent = []
-            by_dataset = dict(
-                [
-                    (name, shown_records)
-                    for name, shown_records in by_dataset.items()
-                    if shown_records
-                ][:1]
-            )
-        panels = [
-            panel
-            for name, shown_records in by_dataset.items()
-            if shown_records
-            for panel in self.panels(name, shown_records)
-        ]
+            run = dict(itertools.islice(run.items(), 1))
+        panels = [panel for name, records in run.items() for panel in self.panels(name, records)]
         if not panels:
             return None
         missing = sum(map(self.uses, results.missing))
@@ -164,6 +155,7 @@ class Series(NamedTuple):
     """Sort key of the legend."""
 
     label: str
+    """Name in the legend."""
 
     mark: Mark
     """Colour, marker and line style."""
@@ -383,8 +375,11 @@ def _along(
     It compares rules for joint log-loss DLM, for one β or with a panel for each β, or else the
     objectives for every β in one panel.
     """
-    against, unit = ("epoch", "epoch") if AIRLINE in datasets else ("step", "step of Adam")
-    against, unit = ("seconds", "seconds of training") if by_time else (against, unit)
+    against, unit = "step", "step of Adam"
+    if by_time:
+        against, unit = "seconds", "seconds of training"
+    elif AIRLINE in datasets:
+        against, unit = "epoch", "epoch"
     series = _objective_series if objectives else _rule_series
     shown: dict[str, Collection[Any]] = {"dataset": datasets, "rule.name": rules}
     shown |= {} if objectives else {"objective": ["log_loss"], "hyperparameters": ["joint"]}

@@ -33,6 +33,7 @@ class Part:
     """Description: "pol, 2,000 rows: log-loss DLM (joint) against the ELBO"."""
 
     verdict: Verdict
+    """Verdict of the comparison."""
 
     effect: float
     """Mean difference over the repeats; negative supports the claim, NaN is not run."""
@@ -82,6 +83,7 @@ class ClaimReading:
     """One way to decide on a claim, with the conditions for each verdict, and why it is fair."""
 
     name: str
+    """Name of the reading in the claim."""
 
     of: Literal["paper", "ours"]
     """Whether the reading is of the paper's sentence, or a claim of directgp beside it."""
@@ -107,6 +109,7 @@ class Assessment(NamedTuple):
     """A claim with all its readings, the first of which decides, and the runs behind them."""
 
     claim: "Claim"
+    """The claim that is judged."""
 
     judged: tuple[JudgedReading, ...]
     """The readings with their findings; the first decides."""
@@ -135,9 +138,10 @@ class Assessment(NamedTuple):
 @final
 @dataclass(frozen=True)
 class Claim:
-    """A claim of the paper: one of C1 to C14."""
+    """A claim of the paper, with the ways to judge it."""
 
     id: str
+    """Name, such as C1."""
 
     statement: str
     """What is claimed."""
@@ -240,6 +244,7 @@ class Pair:
     """Two methods or rules on a data set, with the difference of their scores."""
 
     dataset: str
+    """Name of the data set."""
 
     one: str
     """Name of the method or rule that the claim is about."""
@@ -287,12 +292,19 @@ def compare(
 ) -> Part:
     """Test whether a pair has the claimed relation, by its rule or by another one."""
     difference = pair.difference
-    nan = math.nan
-    facts = (decides, pair.dataset)
     if difference is None:
-        remedy = _AGAIN if pair.note.startswith(FAILED) else _FIRST
-        unknown = nan, nan, nan, pair.unit, pair.note
-        return Part(pair.what, "not decided", *unknown, *facts, remedy=remedy)
+        return Part(
+            what=pair.what,
+            verdict="not decided",
+            effect=math.nan,
+            error=math.nan,
+            p_value=math.nan,
+            unit=pair.unit,
+            note=pair.note,
+            decides=decides,
+            dataset=pair.dataset,
+            remedy=_AGAIN if pair.note.startswith(FAILED) else _FIRST,
+        )
     effect = difference.effect
     margin = pair.margin
     notes = [difference.over, difference.note, pair.note, pair.convergence.note]
@@ -308,8 +320,19 @@ def compare(
         more = "more epochs" if pair.dataset == AIRLINE else "more steps, --max-steps"
         verdict = "not decided"
         remedy = f"Longer runs would decide it: {more}."
-    tested = difference.error, difference.p_value, pair.unit, "; ".join(filter(None, notes))
-    part = Part(pair.what, verdict, effect, *tested, *facts, "", excess[relation], remedy)
+    part = Part(
+        what=pair.what,
+        verdict=verdict,
+        effect=effect,
+        error=difference.error,
+        p_value=difference.p_value,
+        unit=pair.unit,
+        note="; ".join(filter(None, notes)),
+        decides=decides,
+        dataset=pair.dataset,
+        excess=excess[relation],
+        remedy=remedy,
+    )
     return replace(part, clause=_clause(pair, part, relation))
 
 
@@ -401,7 +424,7 @@ def all_of(verdicts: Iterable[Verdict]) -> Verdict:
 
 
 def hardest(compared: Iterable[Part]) -> Part:
-    """Return the comparison that contradicts the claim most, among the run ones if any."""
+    """Return the comparison that contradicts the claim most; those that were run come first."""
 
     def rank(part: Part) -> tuple[bool, int, float]:
         # An unknown excess comes last.

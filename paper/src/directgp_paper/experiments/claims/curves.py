@@ -56,7 +56,7 @@ def _nll_at(curve: AnyRecord, step: int) -> tuple[float, NDArray[np.float64]]:
     points = curve.outcome.points
     if index is None:
         return math.inf, np.full(losses.shape[1], np.inf)
-    # The stored rows are those of the last points.
+    # The array has the losses of the last points alone.
     return points[index].scores["nll"], losses[index - len(points)].astype(np.float64)
 
 
@@ -124,7 +124,12 @@ class CurvePairs(NamedTuple):
         how = f"β = {cell.beta:g}, learning rate {cell.learning_rate:g}"
         every = [run for pair in self.pairs for run in pair]
         return Pair(
-            *(cell.dataset, one.label, reference.label, "NLL", difference, ""),
+            dataset=cell.dataset,
+            one=one.label,
+            reference=reference.label,
+            unit="NLL",
+            difference=difference,
+            note="",
             setting=f"{plural(cell.size, 'row')}, {how}, {plural(last, 'step')}",
             margin=runs.curve_margin(cell),
             convergence=runs.convergence(every),
@@ -193,7 +198,7 @@ def compare_rules(
 def _along(results: Results, variant: str, beta: float, elbo_beta: float) -> Part:
     """Compare DLM with one β and the ELBO with one β at every evaluation after the first epoch.
 
-    The numbers are those of the last evaluation. A contradiction at any evaluation needs a
+    The part has the numbers of the last evaluation. A contradiction at any evaluation needs a
     significant difference after a Bonferroni correction.
     """
     groups = curve_pairs(

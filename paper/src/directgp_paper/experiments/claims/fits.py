@@ -350,7 +350,12 @@ class _Sides:
         difference = runs.over_repeats(-numbers if above else numbers, ratio)
         place = f"{SMALL_SET} with {plural(fits[0].cell.size, 'row')}"
         pair = Pair(
-            *(place, "", "", self.unit, difference, text),
+            dataset=place,
+            one="",
+            reference="",
+            unit=self.unit,
+            difference=difference,
+            note=text,
             title=title,
             margin=self.margin,
             convergence=runs.convergence(fits),

@@ -123,7 +123,7 @@ def curve_margin(cell: Any) -> float:
 
 
 def _may_move(run: AnyRecord) -> float:
-    """Return how far the loss of a run may move that counts as converged.
+    """Return the largest movement of the loss at which a run counts as converged.
 
     The objective of the square loss has half of the MSE.
     """
@@ -134,11 +134,10 @@ def _may_move(run: AnyRecord) -> float:
 
 
 def movement(run: AnyRecord) -> float:
-    """Return how far a run was from convergence, in its loss per example.
+    """Return how far the mean loss in the last fifth of a run is from the fifth before.
 
-    It is the difference of the mean NLL of a curve over the last fifth of its evaluations, or of
-    the mean objective of a fit that reached its limit of steps over the last fifth of them, from
-    that over the fifth before; else 0.
+    The loss of a curve is the NLL at its evaluations. The loss of a fit is the objective at its
+    steps; a fit that ended before its limit of steps has the movement 0.
     """
     outcome = run.outcome
     if isinstance(outcome, CurveOutcome):
@@ -170,10 +169,13 @@ def is_converged(run: AnyRecord) -> bool:
 
 
 class Convergence(NamedTuple):
-    """How many of some runs did not converge, and whether a comparison of them decides nothing."""
+    """Whether the runs of a comparison converged."""
 
     note: str
+    """How many runs did not converge, and how far they moved; empty if all converged."""
+
     unsettled: bool
+    """Whether a run moved so far that the comparison decides nothing."""
 
 
 ALL_CONVERGED = Convergence("", False)
@@ -268,7 +270,7 @@ _EVERYTHING = -math.inf, math.inf, -math.inf, math.inf
 
 
 def between(one: NDArray[Any], reference: NDArray[Any]) -> NDArray[np.float64]:
-    """Return one − other in float64; values that are not finite count as ∞, and ∞ − ∞ as 0."""
+    """Return one − reference in float64; values that are not finite count as ∞, and ∞ − ∞ as 0."""
     first = finite_or_infinite(one)
     second = finite_or_infinite(reference)
     tie = np.isinf(first) & np.isinf(second)
