@@ -20,7 +20,7 @@ from directgp.estimators.fitting import Fit, Fitted
 from directgp.estimators.frames import LABEL, table_like
 from directgp.estimators.messages import one_class
 from directgp.estimators.plotting import curve_points, without_names
-from directgp.estimators.preprocessing import Column
+from directgp.estimators.preprocessing import Column, Columns
 from directgp.estimators.validation import ArrayLike
 from directgp.likelihoods.base import Likelihood
 from directgp.likelihoods.capabilities import Classes
@@ -121,10 +121,7 @@ n_iter_, findings_, feature_importances_, n_features_in_, feature_names_in_
 
     def predict(self, X: ArrayLike) -> NDArray[Any]:
         """Return the most probable class, or of two the cheaper one for a `ZeroOneCost`."""
-        scores = self.decision_function(X)
-        place = scores.argmax(1) if scores.ndim > 1 else (scores > 0).astype(int)
-        classes: NDArray[Any] = self.classes_[place]
-        return classes
+        return self._decided(self._log_proba(X, "predict"))
 
     def predict_log_proba(self, X: ArrayLike) -> NDArray[np.float64]:
         """Return log probabilities of the classes, (n, n_classes), accurate in the tails."""
@@ -142,19 +139,17 @@ n_iter_, findings_, feature_importances_, n_features_in_, feature_names_in_
         """
         check_is_fitted(self)
         names = [f"p_{label}" for label in self.classes_]
-        chances = dict(zip(names, np.exp(self._log_proba(X, "predict_frame")).T, strict=True))
-        return table_like(X, {**chances, LABEL: self.predict(X)}, self._who("predict_frame"))
+        log_proba = self._log_proba(X, "predict_frame")
+        columns = dict(zip(names, np.exp(log_proba).T, strict=True))
+        columns[LABEL] = self._decided(log_proba)
+        return table_like(X, columns, self._who("predict_frame"))
 
     def decision_function(self, X: ArrayLike) -> NDArray[np.float64]:
         """Return the log odds of the second class minus those of the threshold.
 
         For more than two classes, the log probability of each.
         """
-        log_proba = self._log_proba(X, "decision_function")
-        if log_proba.shape[1] > 2:
-            return log_proba
-        border = np.log(self.threshold_) - np.log1p(-self.threshold_)
-        return np.asarray(log_proba[:, 1] - log_proba[:, 0] - border)
+        return self._scores(self._log_proba(X, "decision_function"))
 
     def plot_calibration(self, X: ArrayLike, y: ArrayLike, ax: "Axes | None" = None) -> "Axes":
         """Plot the frequency of the second class against its predicted probability.
@@ -197,7 +192,24 @@ n_iter_, findings_, feature_importances_, n_features_in_, feature_names_in_
         )
         return float(super().score(X, labels, sample_weight))
 
-    def _log_proba(self, X: ArrayLike, who: str) -> NDArray[np.float64]:
+    def _scores(self, log_proba: Columns) -> NDArray[np.float64]:
+        """Return the values of `decision_function` for log probabilities of the classes."""
+        if log_proba.shape[1] > 2:
+            return log_proba
+        # log p₁ − log p₀ − logit(threshold)
+        border = np.log(self.threshold_) - np.log1p(-self.threshold_)
+        return np.asarray(log_proba[:, 1] - log_proba[:, 0] - border)
+
+    def _decided(self, log_proba: Columns) -> NDArray[Any]:
+        """Return the class that `predict` chooses for log probabilities of the classes."""
+        scores = self._scores(log_proba)
+        places = scores.argmax(1) if scores.ndim > 1 else (scores > 0).astype(int)
+        classes: NDArray[Any] = self.classes_[places]
+        return classes
+
+    def _log_proba(self, X: ArrayLike, method: str) -> NDArray[np.float64]:
+        """Return log probabilities of the classes, one column each."""
+
         def every(likelihood: Likelihood, q: Marginals, _: slice) -> list[Tensor]:
             return [*class_log_probabilities(cast(Classes, likelihood), q)]
 
@@ -207,7 +219,7 @@ n_iter_, findings_, feature_importances_, n_features_in_, feature_names_in_
 
         check_is_fitted(self)
         compute = every if isinstance(self.likelihood_, Classes) else both
-        return np.stack(self._over_blocks(X, who, compute), axis=1)
+        return np.stack(self._over_blocks(X, method, compute), axis=1)
 
     @override
     def _encoded(self, y: NDArray[Any], weights: Column | None, who: str, reset: bool) -> Column:

@@ -263,23 +263,23 @@ n_iter_, findings_, feature_importances_, n_features_in_, feature_names_in_
         It is NaN, with a warning, if every count is 0.
         """
         self._warn_without_exposure(exposure, "score")
-        mean = np.maximum(self.predict(X, exposure, trials), np.finfo(np.float64).tiny)
+        means = np.maximum(self.predict(X, exposure, trials), np.finfo(np.float64).tiny)
         counts = self._targets(X, y, "score")
-        if not counts.any():
-            what = "D² is not defined if every count is 0."
-            warnings.warn(what, UndefinedMetricWarning, stacklevel=2)
-            return float("nan")
-        exposures = trials if exposure is None else exposure
-        over = (
-            np.ones(len(counts)) if exposures is None else np.asarray(exposures, dtype=np.float64)
-        )
         weights = validation.check_sample_weight(sample_weight, counts[:, None], self._who("score"))
-        rate = np.average(counts, weights=weights) / np.average(over, weights=weights)
+        if not np.average(counts, weights=weights):
+            warnings.warn(
+                "D² is not defined if every count is 0.", UndefinedMetricWarning, stacklevel=2
+            )
+            return float("nan")
+        sizes = trials if exposure is None else exposure
+        exposures = np.ones(len(counts)) if sizes is None else np.asarray(sizes, dtype=np.float64)
+        rate = np.average(counts, weights=weights) / np.average(exposures, weights=weights)
         from sklearn.metrics import mean_tweedie_deviance  # 0.1 s that a fit does not need
 
+        # D² = 1 − D(y, μ) / D(y, rate · exposure)
         deviance, constant = (
-            mean_tweedie_deviance(counts, means, sample_weight=weights, power=1)
-            for means in (mean, rate * over)
+            mean_tweedie_deviance(counts, predicted, sample_weight=weights, power=1)
+            for predicted in (means, rate * exposures)
         )
         return float(1 - deviance / constant)
 

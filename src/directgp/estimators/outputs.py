@@ -63,8 +63,13 @@ class Targets(NamedTuple):
         return cls(np.stack(columns, axis=1), names)
 
     def name(self, k: int) -> str:
-        """Return the name of an output, or its number, for people."""
+        """Return the name of an output in quotes, or its number."""
         return named(self.names, k)
+
+    def counted(self, weights: Float64[np.ndarray, " n"] | None) -> Bool[np.ndarray, "n P"]:
+        """Return which targets are present in rows of positive weight."""
+        present = ~np.isnan(self.values)
+        return present if weights is None else present & (weights > 0)[:, None]
 
 
 def named(names: Sequence[str] | None, k: int) -> str:
@@ -108,10 +113,10 @@ def parts_of(model: Any, method: str, arguments: dict[str, Any]) -> list[OutputC
     inputs = validation.finite_inputs(model, X, who, gaps=gaps)
     check_consistent_length(inputs, targets.values)
     weights = validation.check_sample_weight(arguments.get("sample_weight"), inputs, who)
-    present = ~np.isnan(targets.values)
+    counted = targets.counted(weights)
     calls = []
     for k, member in enumerate(members):
-        rows = present[:, k]
+        rows = counted[:, k]
         shares = {"X": _taken(X, inputs, rows), "y": targets.values[rows, k]}
         if weights is not None:
             shares["sample_weight"] = weights[rows]
@@ -236,15 +241,14 @@ def fit_outputs(
     inputs = validation.finite_inputs(model, X, who, not goes_on, least, gaps)
     check_consistent_length(inputs, targets.values)
     weights = validation.check_sample_weight(sample_weight, inputs, who, least)
-    present = ~np.isnan(targets.values)
+    counted = targets.counted(weights)
     number = targets.values.shape[1]
     constants = {}
     if row_values is not None:
         name, values = row_values
         constants = {name: _column_of(values, name, who, number, len(inputs))}
-    weighed = present if weights is None else present & (weights > 0)[:, None]
     for k in range(0 if update else number):
-        count = int(weighed[:, k].sum())
+        count = int(counted[:, k].sum())
         who_k = f"column {targets.name(k)} of y of {who}"
         remedy = "Drop it, or give more rows."
         require(count >= least, who_k, f"one with at least {least} values", f"{count}", remedy)
@@ -255,7 +259,7 @@ def fit_outputs(
         # Attributes of a copy are replaced, so that `model` is as it was after an error.
         member = copy.copy(before[k]) if goes_on and before else type(model)()
         member.set_params(**params)
-        rows = present[:, k]
+        rows = counted[:, k]
         if rows.any():
             if model.time_budget is not None:
                 member.time_budget = model.time_budget / number
