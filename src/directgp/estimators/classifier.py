@@ -261,7 +261,8 @@ n_iter_, findings_, feature_importances_, n_features_in_, feature_names_in_
         if fit.warm:
             validation.check_classes(self.classes_[[int(y[0])]], self._who("fit"))
         # The most likely mean of one class is infinite, and later rows could not correct it.
-        return Fitted(fit.update(1.0 if self.beta == "auto" else float(self.beta), "held"))
+        beta = 1.0 if fit.settings.beta == "auto" else fit.settings.beta
+        return Fitted(fit.update(beta, "held"))
 
     @override
     def _advice_on_target(self, y: Column) -> Iterable[str]:

@@ -260,14 +260,11 @@ def not_converged(result: TrainingResult, compared: bool = False) -> Iterator[st
 def findings_of_fit(model: Any, fit: Fit, fitted: Fitted) -> Iterator[str]:
     """Yield the warnings about the training rows and the result of `fit`."""
     names = _names(model, fit.table.scalings)
-    result = fitted.result
-    fixed_number = isinstance(model.num_inducing, int | np.integer) and isinstance(
-        model.inducing, str
-    )
-    yield from row_findings(
-        fit.table, names, model.num_inducing if fixed_number else None, fit.warm
-    )
-    yield from training_findings(result, fitted.path, names, model.n_features_in_)
+    num_inducing = None
+    if isinstance(fit.settings.inducing, str) and fit.settings.num_inducing != "auto":
+        num_inducing = fit.settings.num_inducing
+    yield from row_findings(fit.table, names, num_inducing, fit.warm)
+    yield from training_findings(fitted.result, fitted.path, names, model.n_features_in_)
     yield from narrow_intervals(fitted, fit.table.scalings, names)
     if fitted.end is not None and fitted.end.status is Status.BUDGET:
         untried = f" Not tried: {'; '.join(fitted.untried)}." if fitted.untried else ""
