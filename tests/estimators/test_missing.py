@@ -189,7 +189,7 @@ def test_rows_of_experiments_are_imputed_by_the_training_rows(row: int) -> None:
     imputer = SimpleImputer(strategy="median", add_indicator=True).fit(with_gaps[:12])
     filled = imputer.transform(with_gaps)
     scaled = ColumnScaling.from_data(filled[:12]).forward(filled)
-    found = np.concatenate([part[0].numpy() for part in (rows.train, rows.validation, rows.test)])
+    found = np.concatenate([part[0] for part in (rows.train, rows.validation, rows.test)])
     np.testing.assert_array_equal(found, scaled)
     assert found.shape == (24, 3 if row < 12 else 2)
 
@@ -197,7 +197,7 @@ def test_rows_of_experiments_are_imputed_by_the_training_rows(row: int) -> None:
 def test_rows_without_gaps_stay_as_they_were() -> None:
     rows = ScaledRows.of(parts(COMPLETE), "regression")
     scaled = ColumnScaling.from_data(COMPLETE[:12]).forward(COMPLETE)
-    found = np.concatenate([part[0].numpy() for part in (rows.train, rows.validation, rows.test)])
+    found = np.concatenate([part[0] for part in (rows.train, rows.validation, rows.test)])
     assert found.tobytes() == scaled.tobytes()
 
 

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from sklearn.utils import estimator_html_repr
 from sklearn.utils.validation import check_is_fitted
 
-from directgp.errors import refuse, require
+from directgp.errors import refuse
 from directgp.estimators.explanations import (
     NO_LENGTH_SCALES,
     Explained,
@@ -18,18 +18,12 @@ from directgp.estimators.explanations import (
     partial_dependence,
 )
 from directgp.estimators.fit_procedure import unchanged_on_error
-from directgp.estimators.frames import (
-    check_shares,
-    names_of_numbers,
-    predicted_numbers,
-    table_like,
-)
 from directgp.estimators.outputs import columns, over_outputs
 from directgp.estimators.predictions import PredictingEstimator
 from directgp.estimators.preprocessing import Column
 from directgp.estimators.saving import save
 from directgp.estimators.summary import Summary, summary_of
-from directgp.estimators.validation import ArrayLike, RowValues, ValidationData
+from directgp.estimators.validation import ArrayLike, ValidationData
 from directgp.plots import plot_beta_path, plot_partial_dependence
 from directgp.plots.style import require_matplotlib
 
@@ -94,22 +88,6 @@ class SparseGPEstimator(PredictingEstimator):
     def nll(self, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None = None) -> float:
         """Return the mean negative log density or probability: the smaller the better."""
         return self._nll(X, y, sample_weight)
-
-    def _frame(
-        self, X: ArrayLike, intervals: Any, quantiles: Any, row_values: RowValues | None
-    ) -> Any:
-        """Return mean, deviation, intervals and quantiles as a table like X."""
-        check_is_fitted(self)
-        who = self._who("predict_frame")
-        shares = check_shares(intervals, "intervals", who)
-        levels = check_shares(quantiles, "quantiles", who)
-        names = names_of_numbers(shares, levels)
-        require(
-            len({*names}) == len(names), f"intervals and quantiles of {who}", "different", names
-        )
-        table_like(X, {}, who)
-        columns = predicted_numbers(self, X, shares, levels, row_values)
-        return table_like(X, dict(zip(names, columns, strict=True)), who)
 
     # Explanations
 

@@ -18,6 +18,7 @@ from directgp.estimators import validation
 from directgp.estimators.base import SparseGPEstimator
 from directgp.estimators.explanations import FeatureRelevance, feature_relevance
 from directgp.estimators.fit_procedure import unchanged_on_error
+from directgp.estimators.frames import number_frame
 from directgp.estimators.plotting import plot_numbers
 from directgp.estimators.preprocessing import Column
 from directgp.estimators.validation import ArrayLike, ValidationData, row_values
@@ -185,7 +186,7 @@ n_iter_, findings_, feature_importances_, n_features_in_, feature_names_in_
         Columns are ``mean`` and ``sd`` of the count, the ends of intervals, and quantiles.
         """
         constants = row_values(self._who("predict_frame"), exposure=exposure, trials=trials)
-        return self._frame(X, intervals, quantiles, constants)
+        return number_frame(self, X, intervals, quantiles, constants)
 
     def predict_pmf(
         self,

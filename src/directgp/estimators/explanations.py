@@ -111,7 +111,7 @@ class Explained(NamedTuple):
     def nll(self, X: Columns, y: Column) -> float:
         """Return the mean NLL of the scaled targets."""
         q = self.marginals(X)
-        targets = torch.as_tensor(self.scalings.targets.exact(y[:, None])[:, 0]).to(q.mean)
+        targets = torch.as_tensor(self.scalings.exact_targets(y)).to(q.mean)
         return float(-predictive_log_density(self.likelihood, targets, q).mean())
 
     @torch.no_grad()

@@ -89,11 +89,11 @@ class PredictingEstimator(TrainableEstimator):
         self, X: ArrayLike, levels: ArrayLike, method: str, row_values: RowValues | None = None
     ) -> NDArray[np.float64]:
         """Return quantiles of y, one column a level."""
-        wanted = validation.checked_levels(levels, self._who(method))
+        shares = validation.check_shares(levels, f"levels of {self._who(method)}")
         (quantiles,) = self._over_blocks(
             X,
             method,
-            lambda likelihood, q, _: [predictive_quantiles(likelihood, q, wanted)],
+            lambda likelihood, q, _: [predictive_quantiles(likelihood, q, shares)],
             row_values,
         )
         return self._in_units(quantiles.T)
@@ -159,8 +159,7 @@ class PredictingEstimator(TrainableEstimator):
         return self._encoded(values, None, self._who(method), reset=False)
 
     def _scaled_targets(self, X: ArrayLike, y: ArrayLike, method: str) -> Tensor:
-        targets = self._targets(X, y, method)
-        return torch.as_tensor(self.scalings_.targets.exact(targets[:, None])[:, 0])
+        return torch.as_tensor(self.scalings_.exact_targets(self._targets(X, y, method)))
 
     def _in_units(self, values: NDArray[np.float64]) -> NDArray[np.float64]:
         return self.scalings_.targets.backward(values[..., None])[..., 0]

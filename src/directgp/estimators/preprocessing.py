@@ -228,12 +228,12 @@ class Scalings:
 
     @property
     def unit(self) -> float:
-        """The targets of the user are unit·y + offset."""
+        """Unit of the scaled targets: the targets of the user are unit·y + offset."""
         return float(self.targets.scale[0])
 
     @property
     def offset(self) -> float:
-        """The mean of the targets."""
+        """Target of the user where the scaled target is 0."""
         return float(self.targets.shift[0])
 
     def scaled_inputs(self, X: Columns) -> Float64[np.ndarray, "n e"]:
@@ -243,6 +243,11 @@ class Scalings:
     def scaled_targets(self, y: Column) -> Column:
         """Return the targets in the units of training."""
         scaled: Column = self.targets.forward(y.reshape(-1, 1))[:, 0]
+        return scaled
+
+    def exact_targets(self, y: Column) -> Column:
+        """Return the targets in the units of training without rounding, for densities."""
+        scaled: Column = self.targets.exact(y.reshape(-1, 1))[:, 0]
         return scaled
 
     def scaled_rows(self, row_values: RowValues, exact: bool = False) -> Column:

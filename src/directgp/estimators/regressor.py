@@ -14,7 +14,7 @@ from typing_extensions import override
 from directgp.estimators.base import SparseGPEstimator
 from directgp.estimators.explanations import FeatureRelevance, feature_relevance
 from directgp.estimators.fit_procedure import unchanged_on_error
-from directgp.estimators.frames import deviation
+from directgp.estimators.frames import deviation, number_frame
 from directgp.estimators.messages import regression_target
 from directgp.estimators.outputs import (
     average,
@@ -332,7 +332,7 @@ class SparseGPRegressor(RegressorMixin, SparseGPEstimator):
             Columns ``mean`` and ``sd``, the ends of intervals, and quantiles.
         """
         constants = row_values(self._who("predict_frame"), noise=noise, upper=upper)
-        return self._frame(X, intervals, quantiles, constants)
+        return number_frame(self, X, intervals, quantiles, constants)
 
     @over_outputs(columns)
     def sample_y(

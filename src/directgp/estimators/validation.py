@@ -260,19 +260,17 @@ def check_whole(value: Any, least: int, name: str) -> None:
     require(whole, name, f"an integer of at least {least}", repr(value))
 
 
-def checked_levels(levels: Any, who: str) -> list[float]:
-    """Return one or more levels of quantiles; raise unless they lie between 0 and 1."""
-    name = f"levels of {who}"
-    allowed = "between 0 and 1, ends excluded"
+def check_shares(shares: Any, name: str) -> list[float]:
+    """Return one or more probabilities as a list; raise unless they lie between 0 and 1."""
     try:
-        values = np.atleast_1d(np.asarray(levels, dtype=np.float64))
+        values = np.atleast_1d(np.asarray(shares, dtype=np.float64))
     except (TypeError, ValueError):
-        refuse(name, "numbers", repr(levels))
+        refuse(name, "numbers", repr(shares))
     require(values.ndim == 1, name, "a number or a list of numbers", f"shape {values.shape}")
-    numbers: list[float] = values.tolist()
-    for value in numbers:
-        require(0 < value < 1, name, allowed, value)
-    return numbers
+    probabilities: list[float] = values.tolist()
+    for probability in probabilities:
+        require(0 < probability < 1, name, "between 0 and 1, ends excluded", probability)
+    return probabilities
 
 
 def _require_rows(

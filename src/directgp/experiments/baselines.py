@@ -38,10 +38,9 @@ def predict_baseline(
 
     It is that of a likelihood whose f is known; a linear regression adds its own uncertainty.
     """
-    (X, y), (Xv, yv), (Xt, _) = (
-        tuple(tensor.double().cpu().numpy() for tensor in part)
-        for part in (rows.train, rows.validation, rows.test)
-    )
+    X, y = rows.train
+    Xv, yv = rows.validation
+    Xt, _ = rows.test
     if task == "regression" and name == "linear":
         from sklearn.linear_model import BayesianRidge
 

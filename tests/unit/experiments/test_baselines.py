@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+import torch
 from scipy import stats
 
 from directgp.experiments.baselines import predict_baseline
@@ -34,7 +35,9 @@ def rows(target: str, task: Task) -> ScaledRows:
 def nll(method: str, target: str, task: Task) -> float:
     given = rows(target, task)
     likelihood, q = predict_baseline(method, task, given, 0)
-    judged = judge(task, likelihood.double(), given.test[1], q, given.offset, given.scale)
+    y = torch.as_tensor(given.test[1])
+    scalings = given.scalings
+    judged = judge(task, likelihood.double(), y, q, scalings.offset, scalings.unit)
     return judged.means()["nll"]
 
 
@@ -69,8 +72,8 @@ def of_classes() -> ScaledRows:
 def test_several_classes_are_predicted_by_their_probabilities(method: str) -> None:
     given = of_classes()
     likelihood, q = predict_baseline(method, "classification", given, 0)
-    judged = judge("classification", likelihood.double(), given.test[1], q)
-    train, y = (part[1].numpy().astype(int) for part in (given.train, given.test))
+    judged = judge("classification", likelihood.double(), torch.as_tensor(given.test[1]), q)
+    train, y = (part[1].astype(int) for part in (given.train, given.test))
     assert judged.chances is not None
     chances = judged.chances.numpy()
     # A class without training rows has 10⁻⁶, before the sum is made 1.
