@@ -47,22 +47,22 @@ _GRID = 40
 """Points of a curve, evenly spaced from the 5 % to the 95 % quantile of the feature."""
 
 _FEWER = 2
-"""Factor of fewer rows and points for three or more classes, whose probabilities take long."""
+"""Divisor of rows and points for three or more classes, whose probabilities take long."""
 
 _FEW = 10
-"""Number of different values of a feature up to which these are the points."""
+"""A feature with at most this many different values has a point at each."""
 
 _DRAWS = 500
 """Draws of f for a band; its ends err by about a tenth of its standard deviation."""
 
 _RADIAL = (RBFKernel, MaternKernel, RQKernel, PiecewisePolynomialKernel)
-"""Functions of the distance of two inputs, each feature divided by its lengthscale."""
+"""Kernels of the distance of two inputs, with each feature divided by its lengthscale."""
 
 NO_LENGTH_SCALES = "The kernel has no lengthscale for each feature"
 
 
 class Explained(NamedTuple):
-    """A trained model, and the scalings of its data; the methods take inputs in their units."""
+    """A trained model and the scalings of its data; the methods take inputs in user units."""
 
     posterior: SparsePosterior
     """q(f) of scaled inputs."""
@@ -298,7 +298,7 @@ def partial_dependence(
     *,
     coverage: float = 0.9,
 ) -> tuple[PartialDependence, ...]:
-    """Return what `plot_partial_dependence` of a fitted estimator draws, with its arguments."""
+    """Return the curves that the method `plot_partial_dependence` of an estimator draws."""
     check_is_fitted(model)
     who = model._who("plot_partial_dependence")
     names = feature_names(model)
@@ -344,7 +344,7 @@ def dependence_on(
 
 
 def _positions(features: Any, names: Sequence[str], who: str) -> list[int]:
-    """Return the numbers of the columns that are named, or given by number."""
+    """Return the numbers of columns that are named by the user, or numbered."""
     wanted = [features] if isinstance(features, str | Integral) else [*features]
     require(bool(wanted), f"features of {who}", "one or more", "none")
     allowed = f"names of features, or numbers from 0 to {len(names) - 1}"

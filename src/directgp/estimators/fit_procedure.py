@@ -140,7 +140,7 @@ class TrainableEstimator(BaseEstimator, ABC):
 
     @property
     def _num_classes(self) -> int:
-        """Number of classes of the labels; 2 for targets that are no labels."""
+        """Number of classes of the labels; 2 for targets that are not labels."""
         return len(getattr(self, "classes_", (0, 1)))
 
     def _advice_on_target(self, y: Column) -> Iterable[str]:
@@ -182,8 +182,9 @@ class TrainableEstimator(BaseEstimator, ABC):
     ) -> None:
         """Validate the arguments, train, set the fitted attributes, and warn.
 
-        With `betas`, falling, one model is trained while its objective falls, along these β, in
-        place of the search; a comparison of objectives asks for that. The monitors see every step.
+        With `betas`, in falling order, one model is trained along these β while its objective
+        falls, in place of the search; comparisons of objectives use this. The monitors are called
+        after every step.
         """
         started = time.perf_counter()
         who = self._who("fit")

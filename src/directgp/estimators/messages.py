@@ -99,7 +99,10 @@ def row_findings(
 
 
 def outside_scaling(table: TrainingTable, names: FeatureNames | None) -> Iterator[str]:
-    """Warn about new rows far from those of the first fit; narrow ones may come from sorting."""
+    """Warn about columns of new rows with a mean or spread far from that of the first fit.
+
+    A small spread gives no warning: rows of a sorted table have one.
+    """
     if not table.scalings.inputs.rounded:
         return
     scaled = table.X.double().cpu().numpy()
@@ -131,7 +134,7 @@ def regression_target(y: Num[np.ndarray, " n"]) -> Iterator[str]:
 
 
 def _looks_like_counts(y: Num[np.ndarray, " n"], num_distinct: int) -> bool:
-    """Return whether y are repeated integers from 0, skewed and spread as counts, unlike years."""
+    """Return whether y are repeated, skewed integers from 0, with the variance of counts."""
     if len(y) < _MIN_COUNTS or num_distinct < 3 or 2 * num_distinct > len(y):
         return False
     if y.min() != 0 or y.max() > _MAX_COUNT or (y != np.floor(y)).any():
@@ -160,11 +163,11 @@ def training_findings(
 ) -> Iterator[str]:
     """Warn about parameters at a bound, an early end, flat features, extreme β and failures.
 
-    Only the first `num_features` are of the user.
+    Columns after the first `num_features` are indicators of gaps, and are not reported as flat.
     """
     texts = {f"likelihood.{text.parameter}": text for text in parameter_texts(result.likelihood)}
     texts["prior.raw_output_scale"] = _OUTPUT_SCALE
-    # A model that was compared with the ELBO may let the variance of f stand for all noise.
+    # In a model compared with the ELBO, the variance of f may take the place of all noise.
     compared = path is not None and any(p.hyperparameters == "elbo" for p in path.points)
     for name in result.at_floor:
         text = texts.get(name, ParameterText(name, name, "It may not suit these data."))
@@ -199,7 +202,10 @@ def training_findings(
 def narrow_intervals(
     fitted: Fitted, scalings: Scalings, names: FeatureNames | None
 ) -> Iterator[str]:
-    """Warn where 90 % intervals hold too few targets, and about a candidate not taken for that."""
+    """Warn where 90 % intervals hold too few targets.
+
+    Also warn if a candidate of lower loss was not taken for this reason.
+    """
     intervals = f"{100 * COVERAGE:.0f} % intervals"
     kind = "validation" if fitted.path is not None and fitted.path.points else "training"
 

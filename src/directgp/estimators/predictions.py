@@ -159,7 +159,8 @@ class PredictingEstimator(TrainableEstimator):
         return self._encoded(values, None, self._who(method), reset=False)
 
     def _scaled_targets(self, X: ArrayLike, y: ArrayLike, method: str) -> Tensor:
-        return torch.as_tensor(self.scalings_.exact_targets(self._targets(X, y, method)))
+        targets = self._targets(X, y, method)
+        return torch.as_tensor(self.scalings_.exact_targets(targets))
 
     def _in_units(self, values: NDArray[np.float64]) -> NDArray[np.float64]:
         return self.scalings_.targets.backward(values[..., None])[..., 0]

@@ -51,7 +51,7 @@ CONSTRAINTS: dict[str, list[Any]] = {
     "n_jobs": [Integral, None],
     "missing": [StrOptions({"error", "impute"})],
 }
-"""Constraints on the parameters of all estimators but the likelihood."""
+"""Constraints of the parameters other than likelihood, objective and rule."""
 
 STRUCTURE = (
     "kernel",

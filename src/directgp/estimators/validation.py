@@ -195,6 +195,7 @@ class RowValues(NamedTuple):
     """A name in `ROW_CONSTANTS`."""
 
     values: Any
+    """One number for each row."""
 
     def checked(self, n: int, who: str) -> "RowValues":
         """Return the values in float64; raise unless each row has an allowed one."""
@@ -210,13 +211,15 @@ class RowValues(NamedTuple):
         return RowValues(self.argument, values)
 
     def take(self, rows: Any) -> "RowValues":
-        """Return the values of some rows."""
+        """Return the values of the rows that a mask or an index selects."""
         return RowValues(self.argument, self.values[rows])
 
 
-def row_values(who: str, **given: ArrayLike | None) -> RowValues | None:
-    """Return the row values among these arguments; raise if there are two."""
-    constants = [RowValues(name, values) for name, values in given.items() if values is not None]
+def row_values(who: str, **arguments: ArrayLike | None) -> RowValues | None:
+    """Return the row values, the argument that is not None; raise if there are two."""
+    constants = [
+        RowValues(name, values) for name, values in arguments.items() if values is not None
+    ]
     names = " and ".join(constant.argument for constant in constants)
     require(len(constants) < 2, f"{names} of {who}", "given one at a time", "all of them")
     return constants[0] if constants else None

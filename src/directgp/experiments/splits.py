@@ -74,7 +74,7 @@ def split(problem: Problem, repeat: int, size: int, seed: int) -> tuple[Rows, Ro
 
 
 def _stratified_order(strata: NDArray[np.float64], generator: np.random.Generator) -> Rows:
-    """Return a random order in which the i-th row of a stratum of n is near i/n of the way."""
+    """Return a random order: the i-th of n rows of a stratum is near the share i/n of it."""
     place = np.empty(len(strata))
     for stratum in np.unique(strata):
         members = np.flatnonzero(strata == stratum)

@@ -73,8 +73,8 @@ class RankingRow:
 def ranking(comparison: Comparison, size: int) -> tuple[RankingRow, ...]:
     """Return the scores of each method, in table order, over the repeats that all have finished.
 
-    The correction of the paired test is that of the largest training size. Smaller training sets
-    share fewer rows, so the test is conservative there.
+    The paired test has the correction for the largest training size. Smaller training sets share
+    fewer rows, so the test is conservative there.
     """
     plan = comparison.plan
     runs = {
@@ -149,13 +149,13 @@ class Paired(NamedTuple):
     """A score of one method compared with that of another, repeat by repeat."""
 
     gap: float
-    """How much lower the mean is than that of the other."""
+    """Mean score of the other method minus the mean score of this one."""
 
     p_value: float
     """Of the paired test; NaN for one repeat."""
 
     wins: int
-    """Number of repeats in which it is lower."""
+    """Number of repeats in which the score is lower."""
 
     @property
     def significant(self) -> bool:

@@ -1,4 +1,4 @@
-"""Draw the pictures of a comparison; apart from `compare`, which has the texts of its page."""
+"""Draw the pictures for the report of a comparison."""
 
 import math
 from collections.abc import Callable, Sequence
