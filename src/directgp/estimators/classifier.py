@@ -15,13 +15,14 @@ from typing_extensions import override
 from directgp.errors import refuse, require
 from directgp.estimators import validation
 from directgp.estimators.base import SparseGPEstimator
+from directgp.estimators.explanations import FeatureRelevance, feature_relevance
 from directgp.estimators.fit_procedure import unchanged_on_error
 from directgp.estimators.fitting import Fit, Fitted
 from directgp.estimators.frames import LABEL, table_like
 from directgp.estimators.messages import one_class
 from directgp.estimators.plotting import curve_points, without_names
 from directgp.estimators.preprocessing import Column, Columns
-from directgp.estimators.validation import ArrayLike
+from directgp.estimators.validation import ArrayLike, ValidationData
 from directgp.likelihoods.base import Likelihood
 from directgp.likelihoods.capabilities import Classes
 from directgp.metrics import one_against_rest
@@ -87,6 +88,28 @@ n_iter_, findings_, feature_importances_, n_features_in_, feature_names_in_
 
     _task = "classification"
 
+    def fit(
+        self,
+        X: ArrayLike,
+        y: ArrayLike,
+        sample_weight: ArrayLike | None = None,
+        validation_data: ValidationData | None = None,
+    ) -> "SparseGPClassifier":
+        """Train on a table of features and a column of labels.
+
+        Parameters
+        ----------
+        X, sample_weight
+            As in `SparseGPRegressor.fit`.
+        y : array-like of shape (n,)
+            Labels of two or more classes: strings, integers or booleans.
+        validation_data : (X, y)
+            Validation rows in place of a part of X; unused if nothing is chosen.
+        """
+        with unchanged_on_error(self):
+            self._fit(X, y, sample_weight, validation_data)
+        return self
+
     def partial_fit(
         self,
         X: ArrayLike,
@@ -101,7 +124,7 @@ n_iter_, findings_, feature_importances_, n_features_in_, feature_names_in_
         Parameters
         ----------
         X, y, sample_weight
-            One or more new rows, as in `fit`; do not repeat those of earlier calls.
+            One or more new rows, as in `fit`; do not repeat rows of earlier calls.
         classes : array-like of shape (n_classes,)
             All classes, needed in the first call if its rows lack some of them. Kernel and mean
             cannot be learned from one class: they keep their starting values, with a warning; β
@@ -145,17 +168,39 @@ n_iter_, findings_, feature_importances_, n_features_in_, feature_names_in_
         return table_like(X, columns, self._who("predict_frame"))
 
     def decision_function(self, X: ArrayLike) -> NDArray[np.float64]:
-        """Return the log odds of the second class minus those of the threshold.
+        """Return log odds of the second class minus log odds of the threshold.
 
-        For more than two classes, the log probability of each.
+        For more than two classes, return the log probability of each.
         """
         return self._scores(self._log_proba(X, "decision_function"))
+
+    def log_density(self, X: ArrayLike, y: ArrayLike) -> Column:
+        """Return the log of the predictive probability of each label."""
+        return self._log_density(X, y, "log_density")
+
+    def nll(self, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None = None) -> float:
+        """Return the mean negative log probability of the labels: the smaller the better."""
+        return self._nll(X, y, sample_weight)
+
+    def feature_relevance(
+        self,
+        X: ArrayLike | None = None,
+        y: ArrayLike | None = None,
+        *,
+        n_repeats: int = 5,
+        random_state: Any = 0,
+    ) -> FeatureRelevance:
+        """Return how much the model uses each feature.
+
+        Parameters are those of `SparseGPRegressor.feature_relevance`.
+        """
+        return feature_relevance(self, X, y, None, n_repeats, random_state)
 
     def plot_calibration(self, X: ArrayLike, y: ArrayLike, ax: "Axes | None" = None) -> "Axes":
         """Plot the frequency of the second class against its predicted probability.
 
-        For more than two classes, that of any class against its own probability: each row counts
-        once for every class.
+        For more than two classes, plot the frequency of each class against its probability: each
+        row counts once for every class.
         """
         require_matplotlib()
         labels = self._targets(X, y, "plot_calibration")
@@ -166,7 +211,7 @@ n_iter_, findings_, feature_importances_, n_features_in_, feature_names_in_
     ) -> "Axes":
         """Plot the probability of the second class along the one feature of the model.
 
-        For more than two classes, that of each, of at most eight classes.
+        For more than two classes, plot the probability of each, of at most eight classes.
         """
         require_matplotlib()
         check_is_fitted(self)
@@ -181,8 +226,9 @@ n_iter_, findings_, feature_importances_, n_features_in_, feature_names_in_
             chances = self.predict_proba(grid[:, None])
         names = [str(label) for label in self.classes_]
         if len(names) > 2:
-            return plot_label_curve(grid, chances, data, ax, name, classes=names)
-        return plot_label_curve(grid, chances[:, 1], data, ax, name, names[1])
+            return plot_label_curve(grid, chances, data=data, ax=ax, name=name, classes=names)
+        second = chances[:, 1]
+        return plot_label_curve(grid, second, data=data, ax=ax, name=name, label=names[1])
 
     def score(self, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None = None) -> float:
         """Return the accuracy: the share of rows whose class `predict` returns."""

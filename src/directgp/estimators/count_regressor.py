@@ -128,7 +128,7 @@ n_iter_, findings_, feature_importances_, n_features_in_, feature_names_in_
         Parameters
         ----------
         X, y, sample_weight, exposure, trials
-            One or more new rows, as in `fit`; do not repeat those of earlier calls.
+            One or more new rows, as in `fit`; do not repeat rows of earlier calls.
         """
         with unchanged_on_error(self):
             constants = row_values(self._who("partial_fit"), exposure=exposure, trials=trials)
@@ -225,7 +225,6 @@ n_iter_, findings_, feature_importances_, n_features_in_, feature_names_in_
         constants = row_values(self._who("sample_y"), exposure=exposure, trials=trials)
         return self._sample(X, n_samples, random_state, constants)
 
-    @override
     def log_density(
         self,
         X: ArrayLike,
@@ -284,7 +283,6 @@ n_iter_, findings_, feature_importances_, n_features_in_, feature_names_in_
         )
         return float(1 - deviance / constant)
 
-    @override
     def feature_relevance(
         self,
         X: ArrayLike | None = None,
@@ -295,7 +293,11 @@ n_iter_, findings_, feature_importances_, n_features_in_, feature_names_in_
         exposure: ArrayLike | None = None,
         trials: ArrayLike | None = None,
     ) -> FeatureRelevance:
-        """Return how much the model uses each feature; exposure or trials are those of the rows."""
+        """Return how much the model uses each feature.
+
+        Parameters are those of `SparseGPRegressor.feature_relevance`, and the exposure or trials of
+        the rows of X.
+        """
         if X is not None:
             self._warn_without_exposure(exposure, "feature_relevance")
         constants = row_values(self._who("feature_relevance"), exposure=exposure, trials=trials)

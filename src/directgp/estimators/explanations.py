@@ -204,7 +204,7 @@ def increases(nll: Callable[[Columns], float], X: Columns, random: Any) -> Array
 
 
 def feature_names(model: PredictingEstimator, indicators: bool = False) -> list[str]:
-    """Return the names of the features, or their numbers, and those of indicators of gaps."""
+    """Return names of features, or their numbers, and with `indicators` names of indicators."""
     numbers = [f"column {j}" for j in range(model.n_features_in_)]
     names = [*map(str, getattr(model, "feature_names_in_", numbers))]
     imputation = model.scalings_.imputation

@@ -355,7 +355,7 @@ class TrainableEstimator(BaseEstimator, ABC):
         who: str,
         remedy: str,
     ) -> Fit:
-        """Return the rows, scaled as those of the first fit, and a copy of the trained model.
+        """Return the rows with the scaling of the first fit, and a copy of the trained model.
 
         Raises `InvalidInputError` if parameters ask for another structure.
         """

@@ -32,7 +32,7 @@ _MIN_COUNTS = 20
 """Rows from which integers may look like counts."""
 
 _MIN_SKEWNESS = 0.4
-"""Skewness from which integers look like counts: that of a Poisson variable of mean 6."""
+"""Skewness from which integers look like counts; a Poisson variable of mean 6 has it."""
 
 _FLAT = 100.0
 """Lengthscale, in deviations of the feature, from which f hardly depends on the feature."""
@@ -41,10 +41,10 @@ _SMALL_WEIGHT = 0.5
 """Mean weight of a row below which the weights look relative to each other."""
 
 _FAR = 5.0
-"""Mean of scaled new rows from which they are unlike those of the first fit."""
+"""Mean of a scaled column from which new rows are unlike the rows of the first fit."""
 
 _WIDE = 10.0
-"""Deviation of scaled new rows from which they are unlike those of the first fit."""
+"""Deviation of a scaled column from which new rows are unlike the rows of the first fit."""
 
 _FALLING = 5e-3
 """Relative fall of the loss over the last tenth of the steps of a run that stopped too early."""
@@ -99,7 +99,7 @@ def row_findings(
 
 
 def outside_scaling(table: TrainingTable, names: FeatureNames | None) -> Iterator[str]:
-    """Warn about columns of new rows with a mean or spread far from that of the first fit.
+    """Warn about columns whose new rows have a mean or deviation far from the first fit.
 
     A small spread gives no warning: rows of a sorted table have one.
     """

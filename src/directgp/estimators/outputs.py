@@ -37,7 +37,7 @@ class Targets(NamedTuple):
 
     @classmethod
     def checked(cls, y: Any, who: str, fitted: Any = None) -> "Targets":
-        """Return finite float64 or NaN; raise unless the columns are those of a fitted model."""
+        """Return finite float64 or NaN; raise unless the fitted model has the same columns."""
         names = tuple(map(str, y.columns)) if validation.is_frame(y) else None
         table = np.asarray(validation.plain_array(y))
         if fitted is not None:

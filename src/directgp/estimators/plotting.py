@@ -55,7 +55,9 @@ def plot_numbers(
     with without_names():
         mean = model.predict(grid[:, None], **constants)
         lower, upper = model._interval(grid[:, None], coverage, values_of_grid)
-    return plot_curve(grid, mean, lower, upper, coverage, ax, data, name, target)
+    return plot_curve(
+        grid, mean, lower, upper, coverage, ax=ax, data=data, name=name, target=target
+    )
 
 
 def curve_points(model: Any, X: Any) -> tuple[Array, Array, str]:

@@ -30,9 +30,9 @@ class PredictingEstimator(TrainableEstimator):
     """An estimator whose predictions are computed in blocks of rows and scaled back."""
 
     def _inputs(self, X: ArrayLike, who: str) -> Columns:
-        """Return X as float64; raise if its features are not those of `fit`, or for gaps.
+        """Return X as float64; raise if `fit` had other features, or if values are missing.
 
-        Gaps are allowed if the model was fitted with ``missing="impute"``.
+        Missing values are allowed if the model was fitted with ``missing="impute"``.
         """
         return validation.finite_inputs(self, X, who, gaps=self.scalings_.imputation is not None)
 

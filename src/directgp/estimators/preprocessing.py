@@ -109,7 +109,7 @@ class ColumnScaling:
 
     @property
     def log_scale(self) -> float:
-        """Σ log scale: the log density of the data is that of the scaled values minus this."""
+        """Σ log scale: log p(data) = log p(scaled values) − log_scale."""
         return float(np.log(np.abs(self.scale)).sum())
 
 
@@ -265,7 +265,7 @@ class Scalings:
 
 
 class CheckedRows(NamedTuple):
-    """Rows of a table, checked, without those of weight 0."""
+    """Checked rows of a table, all of positive weight."""
 
     X: Columns
     """Features; NaN where a value is to be imputed."""
@@ -345,7 +345,7 @@ def prepare_rows(
         as_target = ROW_CONSTANTS[rows.values.argument].scales == "as target"
         signs = np.append(signs, signs[d] if as_target else 1.0)
     order, starts = _sorted(table, signs, weights)
-    # Weights are the last key of the order, so those of equal rows are added in one order, too.
+    # Weights are the last key of the order, so weights of equal rows are added in a fixed order.
     total = np.add.reduceat(weights[order], starts)
     table = table[order[starts]]
     turned = signs[:d] if turn else np.ones(d)

@@ -45,7 +45,7 @@ class StepCounter:
         """Whether the next step is the first of a run."""
 
     def begins_part(self, progress: Progress) -> bool:
-        """Return whether this is the first step of another part than that of the last step."""
+        """Return whether this step is the first of a new part."""
         return self.steps > 0 and _part(progress) != _part(self.last)
 
     def add(self, progress: Progress, now: float) -> None:

@@ -39,7 +39,7 @@ _LABELS = np.array([[0.0], [1.0], [3.0]])
 """Targets that are not scaled."""
 
 
-class _Record(Strict):
+class _FitRecord(Strict):
     """The record of a fit in a file; files of earlier versions lack the last two fields."""
 
     inputs_rounded: bool
@@ -165,8 +165,8 @@ def _state_of(model: PredictingEstimator, **more: str | None) -> ModelState:
 def load(path: str | os.PathLike[str], device: str = "auto") -> Any:
     """Load a model that its `save` method wrote.
 
-    No code in the file is run. Predictions equal those of the saved model, bit for bit on the same
-    machine.
+    No code in the file is run. The loaded model gives the predictions of the saved model, bit for
+    bit on the same machine.
 
     Parameters
     ----------
@@ -212,9 +212,9 @@ def load_with_table(path: str | os.PathLike[str], device: str) -> tuple[Any, dic
 
 def _loaded(state: ModelState, device: str) -> PredictingEstimator:
     """Return the estimator of one or several outputs; raise if its parts are inconsistent."""
-    records = [_Record.model_validate(output.record) for output in (state, *state.others)]
+    records = [_FitRecord.model_validate(output.record) for output in (state, *state.others)]
     members = [
-        # Parameters are those of all outputs.
+        # All outputs have the parameters of the first.
         _estimator(replace(output, params=state.params), record, device)
         for output, record in zip((state, *state.others), records, strict=True)
     ]
@@ -242,7 +242,7 @@ def _inputs_of(model: PredictingEstimator) -> tuple[int, list[str] | None]:
     return model.n_features_in_, None if names is None else names.tolist()
 
 
-def _estimator(state: ModelState, record: _Record, device: str) -> PredictingEstimator:
+def _estimator(state: ModelState, record: _FitRecord, device: str) -> PredictingEstimator:
     """Return the estimator of one output; raise if its parts are inconsistent."""
     make = getattr(import_module("directgp.estimators"), state.estimator)
     model: PredictingEstimator = make(**{**state.params, "device": device})

@@ -108,7 +108,7 @@ _CONVERTERS: dict[str, Callable[[Any], Any]] = {
 
 
 def plain_parameters(parameters: Mapping[str, Any]) -> dict[str, Any]:
-    """Return validated constructor parameters with numbers of NumPy as those of Python."""
+    """Return validated constructor parameters with numbers of NumPy as numbers of Python."""
     return {
         name: value
         if value is None or isinstance(value, str) or name not in _CONVERTERS
@@ -143,7 +143,7 @@ class FitSettings:
     for the search by validation."""
 
     monitors: tuple[Monitor, ...] = ()
-    """Callbacks of every run, beside those of `verbose` and `time_budget`."""
+    """Callbacks of every run, in addition to the callbacks of `verbose` and `time_budget`."""
 
     objective: str | PointLoss
     """Training loss, or its name."""

@@ -231,7 +231,7 @@ class Section(NamedTuple):
         return "\n".join([*parts, *map(bullet, self.sentences)])
 
     def html(self) -> str:
-        """Return HTML whose colours are those of the page around it; all texts are escaped."""
+        """Return HTML in the colours of the surrounding page; all texts are escaped."""
         parts = [f"<p><b>{_escaped(self.title)}</b></p>"]
         rows = [self._row(line, "td", ()) for line in self.lines]
         if self.table:

@@ -59,7 +59,7 @@ def finite_inputs(
     min_rows: int = 1,
     gaps: bool = False,
 ) -> Float64[np.ndarray, "n d"]:
-    """Return X as finite float64; raise if its features are not those of `fit`.
+    """Return X as finite float64; raise if `fit` had other features.
 
     With `gaps`, NaN is allowed.
     """
@@ -175,7 +175,7 @@ def check_classes(classes: Shaped[np.ndarray, " c"], who: str) -> None:
 def declared_classes(
     classes: ArrayLike, before: Shaped[np.ndarray, " c"] | None, who: str
 ) -> Shaped[np.ndarray, " c"]:
-    """Return the user's classes, sorted; raise if they differ from those of an earlier call."""
+    """Return the user's classes, sorted; raise if an earlier call had other classes."""
     values = np.asarray(classes).ravel()
     for value in filter(_is_missing, values.tolist()):
         refuse(who, "labels, none of them missing", repr(value))

@@ -11,7 +11,7 @@ from scipy.optimize import minimize_scalar
 from scipy.special import logit
 from scipy.stats import nbinom, poisson
 
-from directgp.experiments.splits import ScaledRows
+from directgp.experiments.splits import ScaledParts
 from directgp.likelihoods import Gaussian, Logistic, NegativeBinomial, Poisson, Softmax
 from directgp.likelihoods.base import Likelihood
 from directgp.registry import Task
@@ -33,7 +33,7 @@ _SMALLEST = 1e-6
 
 
 def predict_baseline(
-    name: str, task: Task, rows: ScaledRows, seed: int
+    name: str, task: Task, rows: ScaledParts, seed: int
 ) -> tuple[Likelihood, Marginals]:
     """Return the predictive distribution of the test rows by "mean", "linear" or "boosting".
 

@@ -103,7 +103,7 @@ class CompareOutcome(TrainingOutcome):
 
 
 _RUNS_OF_FIT = 5.0
-"""The time of `directgp fit`, relative to that of one objective."""
+"""Ratio of the time of `directgp fit` to the time of one objective."""
 
 
 @final

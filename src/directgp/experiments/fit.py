@@ -41,7 +41,7 @@ from directgp.experiments.compare_cell import (
     ModelFacts,
     Predictions,
 )
-from directgp.experiments.splits import Array, CellData, ScaledRows, parts_of, split
+from directgp.experiments.splits import Array, CellData, ScaledParts, parts_of, split
 from directgp.likelihoods.base import Likelihood
 from directgp.metrics import COVERAGE, Judged, judge
 from directgp.registry import LIKELIHOODS, Task, likelihoods_of
@@ -429,7 +429,7 @@ class PredictedTargets(NamedTuple):
 
 def _baseline(cell: CompareCell, data: CellData) -> PredictedTargets:
     """Return the predictions of a method without a Gaussian process."""
-    rows = ScaledRows.of(data, cell.task)
+    rows = ScaledParts.of(data, cell.task)
     likelihood, q = predict_baseline(cell.method, cell.task, rows, cell.seed)
     return PredictedTargets(likelihood, rows.test[1], q, rows.scalings)
 

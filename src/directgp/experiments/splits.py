@@ -61,8 +61,8 @@ def parts_of(num_rows: int) -> Parts:
 def split(problem: Problem, repeat: int, size: int, seed: int) -> tuple[Rows, Rows, Rows]:
     """Return training, validation and test rows of a random split, stratified by class.
 
-    All sizes of a repeat have the same test and validation rows, and the training rows of a
-    smaller size are among those of a larger one.
+    All sizes of a repeat have the same test and validation rows, and a larger size has all
+    training rows of a smaller size.
     """
     parts = parts_of(len(problem.y))
     require(1 <= size <= parts.training, "size", f"from 1 to {parts.training}", size)
@@ -122,7 +122,7 @@ class CellData(NamedTuple):
         )
 
 
-class ScaledRows(NamedTuple):
+class ScaledParts(NamedTuple):
     """The three parts of a split, scaled."""
 
     train: tuple[Array, Array]
@@ -141,7 +141,7 @@ class ScaledRows(NamedTuple):
     """Classes of the table."""
 
     @classmethod
-    def of(cls, data: CellData, task: Task) -> "ScaledRows":
+    def of(cls, data: CellData, task: Task) -> "ScaledParts":
         """Scale inputs and real-valued targets to mean 0, deviation 1 on the training rows.
 
         If inputs have gaps, they are imputed first, by the training rows.

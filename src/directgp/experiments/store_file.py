@@ -238,7 +238,7 @@ class StoreFile:
                 self._upgrade(self._tables())
 
     def _tables(self) -> dict[str, str]:
-        """Return the columns of the tables; raise `StoreError` if they are not those of a store."""
+        """Return the columns of the tables; raise `StoreError` if a store has others."""
         ((application,),) = self.rows("pragma application_id")
         ((schema,),) = self.rows("pragma user_version")
         tables = {}

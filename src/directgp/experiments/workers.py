@@ -265,7 +265,7 @@ class OpenPool(ABC):
 
     @abstractmethod
     def submit(self, number: int, call: Call) -> Future[Any]:
-        """Start a job; its result is that of the function, or `FailedJob`."""
+        """Start a job; return a future with the result of the function, or `FailedJob`."""
 
     @abstractmethod
     def statuses(self) -> list[WorkerStatus]:

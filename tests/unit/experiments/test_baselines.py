@@ -6,7 +6,7 @@ import torch
 from scipy import stats
 
 from directgp.experiments.baselines import predict_baseline
-from directgp.experiments.splits import CellData, ScaledRows
+from directgp.experiments.splits import CellData, ScaledParts
 from directgp.likelihoods import NegativeBinomial
 from directgp.likelihoods.base import Likelihood
 from directgp.likelihoods.counts import PoissonExp
@@ -25,11 +25,11 @@ TARGETS: dict[str, np.ndarray] = {
 }
 
 
-def rows(target: str, task: Task) -> ScaledRows:
+def rows(target: str, task: Task) -> ScaledParts:
     y = TARGETS[target]
     train, validation, test = slice(0, 300), slice(300, 400), slice(400, 600)
     data = CellData((X[train], y[train]), (X[validation], y[validation]), (X[test], y[test]))
-    return ScaledRows.of(data, task)
+    return ScaledParts.of(data, task)
 
 
 def nll(method: str, target: str, task: Task) -> float:
@@ -56,16 +56,16 @@ def test_the_mean_of_labels_is_their_share() -> None:
 @pytest.mark.parametrize("method", ["linear", "boosting"])
 def test_labels_of_one_class_are_predicted_by_their_share(method: str) -> None:
     data = CellData((X[:20], np.ones(20)), (X[20:30], np.ones(10)), (X[30:50], np.ones(20)))
-    _, q = predict_baseline(method, "classification", ScaledRows.of(data, "classification"), 0)
+    _, q = predict_baseline(method, "classification", ScaledParts.of(data, "classification"), 0)
     assert (q.mean > 10).all()
 
 
-def of_classes() -> ScaledRows:
+def of_classes() -> ScaledParts:
     """Three classes by the first feature, and one that the training rows lack."""
     y = np.digitize(X[:, 0] + 0.3 * X[:, 1], [-0.5, 0.7]).astype(np.float64)
     y[599] = 3.0
     train, valid, test = ((X[p], y[p]) for p in (slice(300), slice(300, 400), slice(400, 600)))
-    return ScaledRows.of(CellData(train, valid, test, num_classes=4), "classification")
+    return ScaledParts.of(CellData(train, valid, test, num_classes=4), "classification")
 
 
 @pytest.mark.parametrize("method", ["mean", "linear", "boosting"])
