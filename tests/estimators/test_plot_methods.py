@@ -222,9 +222,9 @@ def test_a_curve_of_counts() -> None:
 def test_counts_are_drawn_over_their_exposures(monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[Any] = []
 
-    def draw(*args: Any) -> Axes:
-        seen.append(args[6])
-        return plot_curve(*args)
+    def draw(*args: Any, **keywords: Any) -> Axes:
+        seen.append(keywords["data"])
+        return plot_curve(*args, **keywords)
 
     monkeypatch.setattr(plotting, "plot_curve", draw)
     model = counter()

@@ -18,7 +18,7 @@ from directgp.estimators import validation
 from directgp.estimators.base import SparseGPEstimator
 from directgp.estimators.explanations import FeatureRelevance, feature_relevance
 from directgp.estimators.fit_procedure import unchanged_on_error
-from directgp.estimators.frames import number_frame
+from directgp.estimators.frames import means, number_frame
 from directgp.estimators.plotting import plot_numbers
 from directgp.estimators.preprocessing import Column
 from directgp.estimators.validation import ArrayLike, ValidationData, row_values
@@ -28,7 +28,6 @@ from directgp.likelihoods.capabilities import BoundedCounts
 from directgp.plots import plot_pit
 from directgp.plots.style import require_matplotlib
 from directgp.predictive import predictive_log_density
-from directgp.predictive.api import point_prediction
 from directgp.shapes import Marginals
 
 if TYPE_CHECKING:
@@ -146,9 +145,7 @@ n_iter_, findings_, feature_importances_, n_features_in_, feature_names_in_
         Where it is beyond float64, as E e^f is for a wide q(f), the median stands in for it.
         """
         constants = row_values(self._who("predict"), exposure=exposure, trials=trials)
-        (mean,) = self._over_blocks(
-            X, "predict", lambda likelihood, q, _: [point_prediction(likelihood, q)], constants
-        )
+        (mean,) = self._over_blocks(X, "predict", means, constants)
         return mean
 
     def predict_quantiles(

@@ -124,7 +124,7 @@ class Explained(NamedTuple):
         else:
             mean = centre(self.likelihood, q)[None]
         rows = mean.double().cpu().numpy().reshape(len(mean), len(tables), -1)
-        return self._in_units(rows.mean(axis=2))
+        return self.scalings.targets_in_units(rows.mean(axis=2))
 
     @torch.no_grad()
     def bands(self, tables: Tables, coverage: float) -> Float64[np.ndarray, "c 2 g"]:
@@ -151,7 +151,9 @@ class Explained(NamedTuple):
         # The draws of several latents are many: one value of the grid at a time.
         draws = torch.stack([averages(x) for x in X], 1) if several else averages(X)
         tail = 0.5 * (1 - coverage)
-        ends = np.quantile(self._in_units(draws.cpu().numpy()), [tail, 1 - tail], axis=-1)
+        ends = np.quantile(
+            self.scalings.targets_in_units(draws.cpu().numpy()), [tail, 1 - tail], axis=-1
+        )
         return np.asarray(ends.swapaxes(0, 1))
 
     def _conditional(self, f: Tensor) -> Tensor:
@@ -186,9 +188,6 @@ class Explained(NamedTuple):
         tables = np.repeat(rows[None], len(grid), axis=0)
         tables[:, :, j] = grid[:, None]
         return grid, tables
-
-    def _in_units(self, values: Array) -> Array:
-        return np.asarray(self.scalings.targets.backward(values[..., None])[..., 0])
 
 
 def increases(nll: Callable[[Columns], float], X: Columns, random: Any) -> Array:

@@ -34,6 +34,16 @@ def deviation(likelihood: Likelihood, q: Marginals) -> Tensor:
     return 0.5 * ends.diff(dim=0)[0]
 
 
+def means(likelihood: Likelihood, q: Marginals, _: slice) -> list[Tensor]:
+    """Return the mean of y, or its median where the mean does not exist."""
+    return [point_prediction(likelihood, q)]
+
+
+def moments(likelihood: Likelihood, q: Marginals, _: slice) -> list[Tensor]:
+    """Return mean and deviation of y."""
+    return [point_prediction(likelihood, q), deviation(likelihood, q)]
+
+
 def names_of_numbers(intervals: Sequence[float], quantiles: Sequence[float]) -> list[str]:
     """Return the names of the columns of `predicted_numbers`."""
     ends = ["" if len(intervals) == 1 else f"_{100 * share:g}" for share in intervals]
@@ -49,12 +59,9 @@ def predicted_numbers(
     row_values: RowValues | None,
 ) -> list[NDArray[np.float64]]:
     """Return mean and deviation of y, the ends of intervals, and quantiles, one column each."""
-
-    def moments(likelihood: Likelihood, q: Marginals, _: slice) -> list[Tensor]:
-        return [point_prediction(likelihood, q), deviation(likelihood, q)]
-
     mean, std = model._over_blocks(X, "predict_frame", moments, row_values)
-    columns = [model._in_units(mean), model._deviation_in_units(std)]
+    scalings = model.scalings_
+    columns = [scalings.targets_in_units(mean), scalings.deviations_in_units(std)]
     levels = [e for share in intervals for e in ((1 - share) / 2, (1 + share) / 2)] + [*quantiles]
     if levels:
         columns += [*model._quantiles(X, levels, "predict_frame", row_values).T]

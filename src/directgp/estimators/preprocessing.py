@@ -250,6 +250,14 @@ class Scalings:
         scaled: Column = self.targets.exact(y.reshape(-1, 1))[:, 0]
         return scaled
 
+    def targets_in_units(self, values: Float64[np.ndarray, "..."]) -> Float64[np.ndarray, "..."]:
+        """Return scaled targets of any shape in the units of the user."""
+        return self.targets.backward(values[..., None])[..., 0]
+
+    def deviations_in_units(self, std: Float64[np.ndarray, "..."]) -> Float64[np.ndarray, "..."]:
+        """Return standard deviations of scaled targets in the units of the user."""
+        return self.targets.backward_deviation(std[..., None])[..., 0]
+
     def scaled_rows(self, row_values: RowValues, exact: bool = False) -> Column:
         """Return row values in the units of training; `exact` for densities, without rounding."""
         scales = ROW_CONSTANTS[row_values.argument].scales

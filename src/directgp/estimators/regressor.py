@@ -14,7 +14,7 @@ from typing_extensions import override
 from directgp.estimators.base import SparseGPEstimator
 from directgp.estimators.explanations import FeatureRelevance, feature_relevance
 from directgp.estimators.fit_procedure import unchanged_on_error
-from directgp.estimators.frames import deviation, number_frame
+from directgp.estimators.frames import means, moments, number_frame
 from directgp.estimators.messages import regression_target
 from directgp.estimators.outputs import (
     average,
@@ -35,7 +35,6 @@ from directgp.likelihoods.base import Likelihood
 from directgp.likelihoods.units import in_units
 from directgp.plots import plot_pit
 from directgp.plots.style import require_matplotlib
-from directgp.predictive.api import point_prediction
 from directgp.registry import LIKELIHOODS
 
 if TYPE_CHECKING:
@@ -267,17 +266,11 @@ class SparseGPRegressor(RegressorMixin, SparseGPEstimator):
         """
         constants = row_values(self._who("predict"), noise=noise, upper=upper)
         if not return_std:
-            (mean,) = self._over_blocks(
-                X, "predict", lambda likelihood, q, _: [point_prediction(likelihood, q)], constants
-            )
-            return self._in_units(mean)
-        mean, std = self._over_blocks(
-            X,
-            "predict",
-            lambda likelihood, q, _: [point_prediction(likelihood, q), deviation(likelihood, q)],
-            constants,
-        )
-        return self._in_units(mean), self._deviation_in_units(std)
+            (mean,) = self._over_blocks(X, "predict", means, constants)
+            return self.scalings_.targets_in_units(mean)
+        mean, std = self._over_blocks(X, "predict", moments, constants)
+        scalings = self.scalings_
+        return scalings.targets_in_units(mean), scalings.deviations_in_units(std)
 
     @over_outputs(columns)
     def predict_quantiles(

@@ -15,6 +15,9 @@ from directgp.errors import UnsupportedError, require
 from directgp.estimators.outputs import calls_of
 from directgp.estimators.validation import ArrayLike, check_sample_weight, numbers, plain_array
 
+RowConstants = dict[str, ArrayLike]
+"""Row values by the name of their argument."""
+
 _COVERAGE = 0.9
 """Probability of the intervals."""
 
@@ -48,12 +51,7 @@ class Scorer(BaseEstimator, ABC):
 
     @abstractmethod
     def _score(
-        self,
-        model: Any,
-        X: Any,
-        y: ArrayLike,
-        sample_weight: ArrayLike | None,
-        constants: dict[str, ArrayLike],
+        self, model: Any, X: Any, y: ArrayLike, sample_weight: Any, constants: RowConstants
     ) -> float:
         """Return the score of a fitted estimator, with the row values by name."""
 
@@ -79,12 +77,7 @@ class NegNLL(Scorer):
 
     @override
     def _score(
-        self,
-        model: Any,
-        X: Any,
-        y: ArrayLike,
-        sample_weight: ArrayLike | None,
-        constants: dict[str, ArrayLike],
+        self, model: Any, X: Any, y: ArrayLike, sample_weight: Any, constants: RowConstants
     ) -> float:
         return -float(model.nll(X, y, sample_weight, **constants))
 
@@ -100,12 +93,7 @@ class NegCoverageError(Scorer):
 
     @override
     def _score(
-        self,
-        model: Any,
-        X: Any,
-        y: ArrayLike,
-        sample_weight: ArrayLike | None,
-        constants: dict[str, ArrayLike],
+        self, model: Any, X: Any, y: ArrayLike, sample_weight: Any, constants: RowConstants
     ) -> float:
         if hasattr(model, "outputs_"):
             arguments = {"X": X, "y": y, "sample_weight": sample_weight, **constants}

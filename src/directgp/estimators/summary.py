@@ -155,7 +155,7 @@ def facts_of(model: PredictingEstimator) -> Facts:
     relevance = Explained.of(model).relevance()
 
     def in_units(deviation: float) -> float:
-        return float(model._deviation_in_units(np.array([deviation]))[0])
+        return float(model.scalings_.deviations_in_units(np.array([deviation]))[0])
 
     deviation = float(model.posterior_.prior.scale.detach().mean().sqrt())
     with torch.no_grad():
