@@ -236,6 +236,19 @@ def test_counts_are_drawn_over_their_exposures(monkeypatch: pytest.MonkeyPatch) 
         model.plot_predictions(X, COUNTS, exposure=[1.0, 2.0])
 
 
+def test_known_noise_has_predictions_against_targets() -> None:
+    noise = np.full(len(X), 0.5)
+    settings = {**LIGHT, "likelihood": "gaussian_known_noise", "objective": "elbo"}
+    model = SparseGPRegressor(**settings).fit(X, Y, noise=noise)
+    ax = model.plot_predictions(X, Y, noise=noise)
+    drawn(ax)
+    assert (ax.get_xlabel(), ax.get_ylabel()) == ("actual", "predicted")
+    with pytest.raises(InvalidInputError, match="given with a likelihood that needs noise"):
+        model.plot_predictions(X, noise=noise)
+    with pytest.raises(InvalidInputError, match="noise of GaussianKnownNoise must be given"):
+        model.plot_predictions(X, Y)
+
+
 @pytest.mark.parametrize("picture", ["plot_predictions", "plot_calibration"])
 def test_targets_of_pictures_are_checked(picture: str) -> None:
     draw = getattr(classifier(), picture)

@@ -25,14 +25,20 @@ def plot_numbers(
 ) -> "Axes":
     """Plot mean and intervals along a single feature, else predictions against targets.
 
-    A curve of counts is for an exposure of 1, or for one trial; the counts that are drawn are
-    divided by their exposures or trials.
+    If the likelihood needs a noise variance of each row, which points of a curve do not have,
+    predictions are plotted against targets, too. A curve of counts is for an exposure of 1, or for
+    one trial; the counts that are drawn are divided by their exposures or trials.
     """
     require_matplotlib()
     who = f"{type(model).__name__}.plot_predictions"
-    if model.n_features_in_ > 1:
+    rows = model.likelihood_.rows
+    needs_rows = rows.required and not ROW_CONSTANTS[rows.argument].proportional
+    if model.n_features_in_ > 1 or needs_rows:
         if y is None:
-            refuse(f"y of {who}", "given with more than one feature", "None")
+            reason = "more than one feature"
+            if needs_rows:
+                reason = f"a likelihood that needs {rows.argument}"
+            refuse(f"y of {who}", f"given with {reason}", "None")
         targets = model._targets(X, y, "plot_predictions")
         constants = {} if row_values is None else {row_values.argument: row_values.values}
         mean = model.predict(X, **constants)

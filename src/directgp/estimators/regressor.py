@@ -426,7 +426,10 @@ class SparseGPRegressor(RegressorMixin, SparseGPEstimator):
         noise: ArrayLike | None = None,
         upper: ArrayLike | None = None,
     ) -> "Axes":
-        """Plot mean and intervals along one feature; with more, predictions against targets."""
+        """Plot mean and intervals along one feature; with more, predictions against targets.
+
+        A model whose likelihood needs noise has predictions against targets, too.
+        """
         check_is_fitted(self)
         constants = row_values(self._who("plot_predictions"), noise=noise, upper=upper)
         return plot_numbers(self, X, y, coverage, constants, ax)
