@@ -13,7 +13,7 @@ from sklearn.pipeline import make_pipeline
 from directgp import SparseGPClassifier, SparseGPCountRegressor, SparseGPRegressor, load
 from directgp.errors import InvalidInputError, ModelFileError
 from directgp.estimators.preprocessing import ColumnScaling, Imputation
-from directgp.experiments.splits import CellData, ScaledRows
+from directgp.experiments.splits import CellData, ScaledParts
 from directgp.io import read_file, write_file
 from directgp.persistence.models import MODEL
 from tests.estimators.small_data import COUNTING, COUNTS, LABELS, LIGHT, REGRESSION, Y
@@ -185,19 +185,19 @@ def parts(gaps: np.ndarray) -> CellData:
 def test_rows_of_experiments_are_imputed_by_the_training_rows(row: int) -> None:
     with_gaps = COMPLETE.copy()
     with_gaps[row, 1] = GAP
-    rows = ScaledRows.of(parts(with_gaps), "regression")
+    rows = ScaledParts.of(parts(with_gaps), "regression")
     imputer = SimpleImputer(strategy="median", add_indicator=True).fit(with_gaps[:12])
     filled = imputer.transform(with_gaps)
     scaled = ColumnScaling.from_data(filled[:12]).forward(filled)
-    found = np.concatenate([part[0].numpy() for part in (rows.train, rows.validation, rows.test)])
+    found = np.concatenate([part[0] for part in (rows.train, rows.validation, rows.test)])
     np.testing.assert_array_equal(found, scaled)
     assert found.shape == (24, 3 if row < 12 else 2)
 
 
 def test_rows_without_gaps_stay_as_they_were() -> None:
-    rows = ScaledRows.of(parts(COMPLETE), "regression")
+    rows = ScaledParts.of(parts(COMPLETE), "regression")
     scaled = ColumnScaling.from_data(COMPLETE[:12]).forward(COMPLETE)
-    found = np.concatenate([part[0].numpy() for part in (rows.train, rows.validation, rows.test)])
+    found = np.concatenate([part[0] for part in (rows.train, rows.validation, rows.test)])
     assert found.tobytes() == scaled.tobytes()
 
 

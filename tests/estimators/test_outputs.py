@@ -214,6 +214,18 @@ def test_updates_go_to_the_outputs_with_targets() -> None:
     np.testing.assert_array_equal(first.predict(THERE), before)
 
 
+def test_rows_of_weight_0_leave_an_output_without_others_unchanged() -> None:
+    model = fitted()
+    y = np.array([[0.1, np.nan, np.nan], [0.2, 0.3, np.nan]])
+    weights = np.array([1.0, 0.0])
+    single = alone(0).partial_fit(X[:1], y[:1, 0])
+    before = model.predict(THERE)
+    model.partial_fit(X[:2], y, weights)
+    np.testing.assert_array_equal(model.predict(THERE)[:, 0], single.predict(THERE))
+    np.testing.assert_array_equal(model.predict(THERE)[:, 1:], before[:, 1:])
+    assert model.nll(X[:2], y, weights) == single.nll(X[:1], y[:1, 0])
+
+
 def test_a_warm_start_goes_on_with_each_output() -> None:
     model = fitted(warm_start=True).fit(X, TABLE)
     single = alone(1, settings={**REGRESSION, "warm_start": True})

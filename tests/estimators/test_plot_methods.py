@@ -222,9 +222,9 @@ def test_a_curve_of_counts() -> None:
 def test_counts_are_drawn_over_their_exposures(monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[Any] = []
 
-    def draw(*args: Any) -> Axes:
-        seen.append(args[6])
-        return plot_curve(*args)
+    def draw(*args: Any, **keywords: Any) -> Axes:
+        seen.append(keywords["data"])
+        return plot_curve(*args, **keywords)
 
     monkeypatch.setattr(plotting, "plot_curve", draw)
     model = counter()
@@ -234,6 +234,19 @@ def test_counts_are_drawn_over_their_exposures(monkeypatch: pytest.MonkeyPatch) 
     assert "y / exposure" in words(ax)
     with pytest.raises(InvalidInputError, match=r"exposure of SparseGPCountRegressor.*shape \(2,"):
         model.plot_predictions(X, COUNTS, exposure=[1.0, 2.0])
+
+
+def test_known_noise_has_predictions_against_targets() -> None:
+    noise = np.full(len(X), 0.5)
+    settings = {**LIGHT, "likelihood": "gaussian_known_noise", "objective": "elbo"}
+    model = SparseGPRegressor(**settings).fit(X, Y, noise=noise)
+    ax = model.plot_predictions(X, Y, noise=noise)
+    drawn(ax)
+    assert (ax.get_xlabel(), ax.get_ylabel()) == ("actual", "predicted")
+    with pytest.raises(InvalidInputError, match="given with a likelihood that needs noise"):
+        model.plot_predictions(X, noise=noise)
+    with pytest.raises(InvalidInputError, match="noise of GaussianKnownNoise must be given"):
+        model.plot_predictions(X, Y)
 
 
 @pytest.mark.parametrize("picture", ["plot_predictions", "plot_calibration"])

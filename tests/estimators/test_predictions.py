@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 from scipy import integrate, optimize, stats
+from sklearn.exceptions import UndefinedMetricWarning
 from sklearn.metrics import accuracy_score, d2_tweedie_score, mean_poisson_deviance, r2_score
 
 from directgp import SparseGPRegressor
@@ -211,6 +212,8 @@ def test_decisions() -> None:
     np.testing.assert_allclose(model.decision_function(X), np.log(p / (1 - p)), atol=1e-9)
     assert model.predict(X).tolist() == np.where(p > 0.5, "yes", "no").tolist()
     assert {"yes", "no"} == set(model.predict(X))
+    with pytest.raises(InvalidInputError, match=r"SparseGPClassifier\.predict got one"):
+        model.predict([[np.nan]])
 
 
 def test_costs_move_the_decision() -> None:
@@ -326,6 +329,12 @@ def test_scores_are_those_of_sklearn() -> None:
     ]
     found = counts.score(X, COUNTS, weights, HOURS)
     assert found == pytest.approx(1 - deviances[0] / deviances[1])
+
+
+def test_counts_of_rows_of_weight_0_do_not_define_a_score() -> None:
+    counts = np.array([0.0, 0.0, 3.0])
+    with pytest.warns(UndefinedMetricWarning, match="every count is 0"):
+        assert np.isnan(counter().score(X[:3], counts, [1, 1, 0], HOURS[:3]))
 
 
 def test_blocks_of_rows_are_as_all_rows(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,7 +13,7 @@ from gpytorch.kernels import PeriodicKernel, RBFKernel, ScaleKernel
 from directgp import SparseGPClassifier, SparseGPCountRegressor, SparseGPRegressor
 from directgp.errors import DirectGPError, DirectGPWarning, InvalidInputError, UnsupportedError
 from directgp.estimators.fitting import Fit
-from directgp.estimators.settings import FitSettings
+from directgp.estimators.settings import FitSettings, plain_parameters
 from directgp.estimators.starting_models import check_kernel
 from directgp.likelihoods import Gaussian, Likelihood, Logistic, NegativeBinomial, StudentT
 from directgp.log_expectations.monte_carlo import BiasedMonteCarlo
@@ -112,8 +112,9 @@ def test_the_number_of_samples_is_that_of_the_rule() -> None:
 
 def rule_of(rule: Any) -> Any:
     """The rule of a recipe, for 7 samples."""
-    settings = FitSettings.of(
-        SparseGPClassifier(rule=rule, num_samples=7).get_params(),
+    parameters = SparseGPClassifier(rule=rule, num_samples=7).get_params()
+    settings = FitSettings(
+        **plain_parameters(parameters),
         task="classification",
         num_classes=2,
         candidates=("probit",),
@@ -126,8 +127,12 @@ def test_settings_are_plain_numbers_and_cannot_change() -> None:
     model = SparseGPRegressor(
         beta=1, num_inducing=np.int64(7), ard=np.bool_(True), max_iter=np.int32(5), mean="zero"
     )
-    settings = FitSettings.of(
-        model.get_params(), task="regression", num_classes=2, candidates=(), default_mean="zero"
+    settings = FitSettings(
+        **plain_parameters(model.get_params()),
+        task="regression",
+        num_classes=2,
+        candidates=(),
+        default_mean="zero",
     )
     assert (type(settings.beta), type(settings.num_inducing)) == (float, int)
     assert settings.ard is True and type(settings.max_iter) is int
@@ -265,6 +270,30 @@ def start(monkeypatch: pytest.MonkeyPatch, **settings: Any) -> Any:
         patch.setattr(Fit, "train", watched)
         fitted("numbers", max_iter=1, **settings)
     return seen[0]
+
+
+def test_a_warm_start_has_the_stopping_rule_for_its_number_of_inducing_inputs(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Few new rows would have 50 inducing inputs and L-BFGS; with the 100 there are, batches."""
+    random = np.random.default_rng(0)
+    inputs = random.uniform(0, 9, (400, 1))
+    targets = np.sin(inputs[:, 0]) + 0.1 * random.normal(size=400)
+    settings = {**QUICK, "num_inducing": "auto", "objective": "elbo", "warm_start": True}
+    model = SparseGPRegressor(likelihood="gaussian", **settings).fit(inputs, targets)
+    assert model.posterior_.num_inducing == 100
+    fits: list[Fit] = []
+    train = Fit.train
+
+    def watched(fit: Fit, examples: Any) -> Any:
+        fits.append(fit)
+        return train(fit, examples)
+
+    monkeypatch.setattr("directgp.training.run._FULL_BATCH_ENTRIES", 200 * 75)
+    monkeypatch.setattr(Fit, "train", watched)
+    model.fit(inputs[:200], targets[:200])
+    assert fits[0].recipe.chosen_optimizer(200, 100) == "adam"
+    assert fits[0].recipe.stopping is None
 
 
 def test_inducing_inputs_are_in_the_units_of_the_user(monkeypatch: pytest.MonkeyPatch) -> None:

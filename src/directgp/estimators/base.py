@@ -2,78 +2,43 @@
 
 import os
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 from sklearn.utils import estimator_html_repr
 from sklearn.utils.validation import check_is_fitted
 
-from directgp.errors import refuse, require
+from directgp.errors import refuse
 from directgp.estimators.explanations import (
     NO_LENGTH_SCALES,
     Explained,
-    FeatureRelevance,
-    feature_relevance,
     partial_dependence,
-)
-from directgp.estimators.fit_procedure import unchanged_on_error
-from directgp.estimators.frames import (
-    check_shares,
-    names_of_numbers,
-    predicted_numbers,
-    table_like,
 )
 from directgp.estimators.outputs import columns, over_outputs
 from directgp.estimators.predictions import PredictingEstimator
 from directgp.estimators.preprocessing import Column
 from directgp.estimators.saving import save
 from directgp.estimators.summary import Summary, summary_of
-from directgp.estimators.validation import ArrayLike, RowValues, ValidationData
+from directgp.estimators.validation import ArrayLike
 from directgp.plots import plot_beta_path, plot_partial_dependence
 from directgp.plots.style import require_matplotlib
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-SomeEstimator = TypeVar("SomeEstimator", bound="SparseGPEstimator")
-
 
 class SparseGPEstimator(PredictingEstimator):
     """A sparse Gaussian process with the interface of scikit-learn."""
-
-    def fit(
-        self: SomeEstimator,
-        X: ArrayLike,
-        y: ArrayLike,
-        sample_weight: ArrayLike | None = None,
-        validation_data: ValidationData | None = None,
-    ) -> SomeEstimator:
-        """Train on a table of features and a column of targets.
-
-        Parameters
-        ----------
-        X : array-like of shape (n, n_features)
-            Features.
-        y : array-like of shape (n,)
-            Targets: real numbers, or labels of two classes.
-        sample_weight : array-like of shape (n,)
-            Weight of each row: 2 counts as two equal rows, 0 as no row.
-        validation_data : (X, y)
-            Validation rows in place of a part of X; unused if nothing is chosen.
-        """
-        with unchanged_on_error(self):
-            self._fit(X, y, sample_weight, validation_data)
-        return self
 
     @over_outputs(columns)
     def predict_latent(self, X: ArrayLike) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         """Return mean and standard deviation of f, without the noise of y.
 
-        For real-valued targets in their units; for labels and counts on the scale of the
+        For real-valued targets f has their units; for labels and counts it is on the scale of the
         likelihood's link, for an exposure of 1. For the likelihoods "gamma" and "log_normal" f is
-        on the scale of log y, for "beta" on that of log(y/(1 − y)). With several latent functions,
-        such as one for each of three classes, one column each.
+        on the scale of log y, for "beta" on the scale of log(y/(1 − y)). Several latent functions,
+        such as one for each of three classes, have one column each.
         """
         mean, std = self._over_blocks(
             X, "predict_latent", lambda _, q, rows: (q.mean, q.variance.sqrt())
@@ -86,30 +51,6 @@ class SparseGPEstimator(PredictingEstimator):
         ]
         means, deviations = (np.stack(moments, 1) for moments in zip(*latents, strict=True))
         return means, deviations
-
-    def log_density(self, X: ArrayLike, y: ArrayLike) -> Column:
-        """Return the log of the predictive density or probability of each y."""
-        return self._log_density(X, y, "log_density")
-
-    def nll(self, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None = None) -> float:
-        """Return the mean negative log density or probability: the smaller the better."""
-        return self._nll(X, y, sample_weight)
-
-    def _frame(
-        self, X: ArrayLike, intervals: Any, quantiles: Any, row_values: RowValues | None
-    ) -> Any:
-        """Return mean, deviation, intervals and quantiles as a table like X."""
-        check_is_fitted(self)
-        who = self._who("predict_frame")
-        shares = check_shares(intervals, "intervals", who)
-        levels = check_shares(quantiles, "quantiles", who)
-        names = names_of_numbers(shares, levels)
-        require(
-            len({*names}) == len(names), f"intervals and quantiles of {who}", "different", names
-        )
-        table_like(X, {}, who)
-        columns = predicted_numbers(self, X, shares, levels, row_values)
-        return table_like(X, dict(zip(names, columns, strict=True)), who)
 
     # Explanations
 
@@ -130,28 +71,6 @@ class SparseGPEstimator(PredictingEstimator):
                 "with ard=True, or use feature_relevance(X, y)."
             )
         return shares
-
-    def feature_relevance(
-        self,
-        X: ArrayLike | None = None,
-        y: ArrayLike | None = None,
-        *,
-        n_repeats: int = 5,
-        random_state: Any = 0,
-    ) -> FeatureRelevance:
-        """Return how much the model uses each feature, as a record that prints as a table.
-
-        Parameters
-        ----------
-        X, y : array-like of shape (n, n_features) and (n,)
-            Validation or test rows for the permutation importance, the increase of `nll` when one
-            column is shuffled. Each of two columns that are nearly equal may have a small one.
-        n_repeats : int
-            Shuffles of each column, at least 2. The standard error is over them, not over rows.
-        random_state : int, RandomState or None
-            Seed of the shuffles.
-        """
-        return feature_relevance(self, X, y, None, n_repeats, random_state)
 
     @over_outputs(None)
     def plot_partial_dependence(

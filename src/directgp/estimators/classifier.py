@@ -15,13 +15,14 @@ from typing_extensions import override
 from directgp.errors import refuse, require
 from directgp.estimators import validation
 from directgp.estimators.base import SparseGPEstimator
+from directgp.estimators.explanations import FeatureRelevance, feature_relevance
 from directgp.estimators.fit_procedure import unchanged_on_error
 from directgp.estimators.fitting import Fit, Fitted
 from directgp.estimators.frames import LABEL, table_like
 from directgp.estimators.messages import one_class
 from directgp.estimators.plotting import curve_points, without_names
-from directgp.estimators.preprocessing import Column
-from directgp.estimators.validation import ArrayLike
+from directgp.estimators.preprocessing import Column, Columns
+from directgp.estimators.validation import ArrayLike, ValidationData
 from directgp.likelihoods.base import Likelihood
 from directgp.likelihoods.capabilities import Classes
 from directgp.metrics import one_against_rest
@@ -87,6 +88,28 @@ n_iter_, findings_, feature_importances_, n_features_in_, feature_names_in_
 
     _task = "classification"
 
+    def fit(
+        self,
+        X: ArrayLike,
+        y: ArrayLike,
+        sample_weight: ArrayLike | None = None,
+        validation_data: ValidationData | None = None,
+    ) -> "SparseGPClassifier":
+        """Train on a table of features and a column of labels.
+
+        Parameters
+        ----------
+        X, sample_weight
+            As in `SparseGPRegressor.fit`.
+        y : array-like of shape (n,)
+            Labels of two or more classes: strings, integers or booleans.
+        validation_data : (X, y)
+            Validation rows in place of a part of X; unused if nothing is chosen.
+        """
+        with unchanged_on_error(self):
+            self._fit(X, y, sample_weight, validation_data)
+        return self
+
     def partial_fit(
         self,
         X: ArrayLike,
@@ -101,7 +124,7 @@ n_iter_, findings_, feature_importances_, n_features_in_, feature_names_in_
         Parameters
         ----------
         X, y, sample_weight
-            One or more new rows, as in `fit`; do not repeat those of earlier calls.
+            One or more new rows, as in `fit`; do not repeat rows of earlier calls.
         classes : array-like of shape (n_classes,)
             All classes, needed in the first call if its rows lack some of them. Kernel and mean
             cannot be learned from one class: they keep their starting values, with a warning; β
@@ -121,10 +144,7 @@ n_iter_, findings_, feature_importances_, n_features_in_, feature_names_in_
 
     def predict(self, X: ArrayLike) -> NDArray[Any]:
         """Return the most probable class, or of two the cheaper one for a `ZeroOneCost`."""
-        scores = self.decision_function(X)
-        place = scores.argmax(1) if scores.ndim > 1 else (scores > 0).astype(int)
-        classes: NDArray[Any] = self.classes_[place]
-        return classes
+        return self._decided(self._log_proba(X, "predict"))
 
     def predict_log_proba(self, X: ArrayLike) -> NDArray[np.float64]:
         """Return log probabilities of the classes, (n, n_classes), accurate in the tails."""
@@ -142,25 +162,45 @@ n_iter_, findings_, feature_importances_, n_features_in_, feature_names_in_
         """
         check_is_fitted(self)
         names = [f"p_{label}" for label in self.classes_]
-        chances = dict(zip(names, np.exp(self._log_proba(X, "predict_frame")).T, strict=True))
-        return table_like(X, {**chances, LABEL: self.predict(X)}, self._who("predict_frame"))
+        log_proba = self._log_proba(X, "predict_frame")
+        columns = dict(zip(names, np.exp(log_proba).T, strict=True))
+        columns[LABEL] = self._decided(log_proba)
+        return table_like(X, columns, self._who("predict_frame"))
 
     def decision_function(self, X: ArrayLike) -> NDArray[np.float64]:
-        """Return the log odds of the second class minus those of the threshold.
+        """Return log odds of the second class minus log odds of the threshold.
 
-        For more than two classes, the log probability of each.
+        For more than two classes, return the log probability of each.
         """
-        log_proba = self._log_proba(X, "decision_function")
-        if log_proba.shape[1] > 2:
-            return log_proba
-        border = np.log(self.threshold_) - np.log1p(-self.threshold_)
-        return np.asarray(log_proba[:, 1] - log_proba[:, 0] - border)
+        return self._scores(self._log_proba(X, "decision_function"))
+
+    def log_density(self, X: ArrayLike, y: ArrayLike) -> Column:
+        """Return the log of the predictive probability of each label."""
+        return self._log_density(X, y, "log_density")
+
+    def nll(self, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None = None) -> float:
+        """Return the mean negative log probability of the labels: the smaller the better."""
+        return self._nll(X, y, sample_weight)
+
+    def feature_relevance(
+        self,
+        X: ArrayLike | None = None,
+        y: ArrayLike | None = None,
+        *,
+        n_repeats: int = 5,
+        random_state: Any = 0,
+    ) -> FeatureRelevance:
+        """Return how much the model uses each feature.
+
+        Parameters are those of `SparseGPRegressor.feature_relevance`.
+        """
+        return feature_relevance(self, X, y, None, n_repeats, random_state)
 
     def plot_calibration(self, X: ArrayLike, y: ArrayLike, ax: "Axes | None" = None) -> "Axes":
         """Plot the frequency of the second class against its predicted probability.
 
-        For more than two classes, that of any class against its own probability: each row counts
-        once for every class.
+        For more than two classes, plot the frequency of each class against its probability: each
+        row counts once for every class.
         """
         require_matplotlib()
         labels = self._targets(X, y, "plot_calibration")
@@ -171,7 +211,7 @@ n_iter_, findings_, feature_importances_, n_features_in_, feature_names_in_
     ) -> "Axes":
         """Plot the probability of the second class along the one feature of the model.
 
-        For more than two classes, that of each, of at most eight classes.
+        For more than two classes, plot the probability of each, of at most eight classes.
         """
         require_matplotlib()
         check_is_fitted(self)
@@ -186,8 +226,9 @@ n_iter_, findings_, feature_importances_, n_features_in_, feature_names_in_
             chances = self.predict_proba(grid[:, None])
         names = [str(label) for label in self.classes_]
         if len(names) > 2:
-            return plot_label_curve(grid, chances, data, ax, name, classes=names)
-        return plot_label_curve(grid, chances[:, 1], data, ax, name, names[1])
+            return plot_label_curve(grid, chances, data=data, ax=ax, name=name, classes=names)
+        second = chances[:, 1]
+        return plot_label_curve(grid, second, data=data, ax=ax, name=name, label=names[1])
 
     def score(self, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None = None) -> float:
         """Return the accuracy: the share of rows whose class `predict` returns."""
@@ -197,7 +238,24 @@ n_iter_, findings_, feature_importances_, n_features_in_, feature_names_in_
         )
         return float(super().score(X, labels, sample_weight))
 
-    def _log_proba(self, X: ArrayLike, who: str) -> NDArray[np.float64]:
+    def _scores(self, log_proba: Columns) -> NDArray[np.float64]:
+        """Return the values of `decision_function` for log probabilities of the classes."""
+        if log_proba.shape[1] > 2:
+            return log_proba
+        # log p₁ − log p₀ − logit(threshold)
+        border = np.log(self.threshold_) - np.log1p(-self.threshold_)
+        return np.asarray(log_proba[:, 1] - log_proba[:, 0] - border)
+
+    def _decided(self, log_proba: Columns) -> NDArray[Any]:
+        """Return the class that `predict` chooses for log probabilities of the classes."""
+        scores = self._scores(log_proba)
+        places = scores.argmax(1) if scores.ndim > 1 else (scores > 0).astype(int)
+        classes: NDArray[Any] = self.classes_[places]
+        return classes
+
+    def _log_proba(self, X: ArrayLike, method: str) -> NDArray[np.float64]:
+        """Return log probabilities of the classes, one column each."""
+
         def every(likelihood: Likelihood, q: Marginals, _: slice) -> list[Tensor]:
             return [*class_log_probabilities(cast(Classes, likelihood), q)]
 
@@ -207,7 +265,7 @@ n_iter_, findings_, feature_importances_, n_features_in_, feature_names_in_
 
         check_is_fitted(self)
         compute = every if isinstance(self.likelihood_, Classes) else both
-        return np.stack(self._over_blocks(X, who, compute), axis=1)
+        return np.stack(self._over_blocks(X, method, compute), axis=1)
 
     @override
     def _encoded(self, y: NDArray[Any], weights: Column | None, who: str, reset: bool) -> Column:
@@ -249,7 +307,8 @@ n_iter_, findings_, feature_importances_, n_features_in_, feature_names_in_
         if fit.warm:
             validation.check_classes(self.classes_[[int(y[0])]], self._who("fit"))
         # The most likely mean of one class is infinite, and later rows could not correct it.
-        return Fitted(fit.update(1.0 if self.beta == "auto" else float(self.beta), "held"))
+        beta = 1.0 if fit.settings.beta == "auto" else fit.settings.beta
+        return Fitted(fit.update(beta, "held"))
 
     @override
     def _advice_on_target(self, y: Column) -> Iterable[str]:

@@ -18,6 +18,7 @@ from directgp.estimators import validation
 from directgp.estimators.base import SparseGPEstimator
 from directgp.estimators.explanations import FeatureRelevance, feature_relevance
 from directgp.estimators.fit_procedure import unchanged_on_error
+from directgp.estimators.frames import means, number_frame
 from directgp.estimators.plotting import plot_numbers
 from directgp.estimators.preprocessing import Column
 from directgp.estimators.validation import ArrayLike, ValidationData, row_values
@@ -27,7 +28,6 @@ from directgp.likelihoods.capabilities import BoundedCounts
 from directgp.plots import plot_pit
 from directgp.plots.style import require_matplotlib
 from directgp.predictive import predictive_log_density
-from directgp.predictive.api import point_prediction
 from directgp.shapes import Marginals
 
 if TYPE_CHECKING:
@@ -127,7 +127,7 @@ n_iter_, findings_, feature_importances_, n_features_in_, feature_names_in_
         Parameters
         ----------
         X, y, sample_weight, exposure, trials
-            One or more new rows, as in `fit`; do not repeat those of earlier calls.
+            One or more new rows, as in `fit`; do not repeat rows of earlier calls.
         """
         with unchanged_on_error(self):
             constants = row_values(self._who("partial_fit"), exposure=exposure, trials=trials)
@@ -145,9 +145,7 @@ n_iter_, findings_, feature_importances_, n_features_in_, feature_names_in_
         Where it is beyond float64, as E e^f is for a wide q(f), the median stands in for it.
         """
         constants = row_values(self._who("predict"), exposure=exposure, trials=trials)
-        (mean,) = self._over_blocks(
-            X, "predict", lambda likelihood, q, _: [point_prediction(likelihood, q)], constants
-        )
+        (mean,) = self._over_blocks(X, "predict", means, constants)
         return mean
 
     def predict_quantiles(
@@ -185,7 +183,7 @@ n_iter_, findings_, feature_importances_, n_features_in_, feature_names_in_
         Columns are ``mean`` and ``sd`` of the count, the ends of intervals, and quantiles.
         """
         constants = row_values(self._who("predict_frame"), exposure=exposure, trials=trials)
-        return self._frame(X, intervals, quantiles, constants)
+        return number_frame(self, X, intervals, quantiles, constants)
 
     def predict_pmf(
         self,
@@ -224,7 +222,6 @@ n_iter_, findings_, feature_importances_, n_features_in_, feature_names_in_
         constants = row_values(self._who("sample_y"), exposure=exposure, trials=trials)
         return self._sample(X, n_samples, random_state, constants)
 
-    @override
     def log_density(
         self,
         X: ArrayLike,
@@ -263,27 +260,26 @@ n_iter_, findings_, feature_importances_, n_features_in_, feature_names_in_
         It is NaN, with a warning, if every count is 0.
         """
         self._warn_without_exposure(exposure, "score")
-        mean = np.maximum(self.predict(X, exposure, trials), np.finfo(np.float64).tiny)
+        means = np.maximum(self.predict(X, exposure, trials), np.finfo(np.float64).tiny)
         counts = self._targets(X, y, "score")
-        if not counts.any():
-            what = "D² is not defined if every count is 0."
-            warnings.warn(what, UndefinedMetricWarning, stacklevel=2)
-            return float("nan")
-        exposures = trials if exposure is None else exposure
-        over = (
-            np.ones(len(counts)) if exposures is None else np.asarray(exposures, dtype=np.float64)
-        )
         weights = validation.check_sample_weight(sample_weight, counts[:, None], self._who("score"))
-        rate = np.average(counts, weights=weights) / np.average(over, weights=weights)
+        if not np.average(counts, weights=weights):
+            warnings.warn(
+                "D² is not defined if every count is 0.", UndefinedMetricWarning, stacklevel=2
+            )
+            return float("nan")
+        sizes = trials if exposure is None else exposure
+        exposures = np.ones(len(counts)) if sizes is None else np.asarray(sizes, dtype=np.float64)
+        rate = np.average(counts, weights=weights) / np.average(exposures, weights=weights)
         from sklearn.metrics import mean_tweedie_deviance  # 0.1 s that a fit does not need
 
+        # D² = 1 − D(y, μ) / D(y, rate · exposure)
         deviance, constant = (
-            mean_tweedie_deviance(counts, means, sample_weight=weights, power=1)
-            for means in (mean, rate * over)
+            mean_tweedie_deviance(counts, predicted, sample_weight=weights, power=1)
+            for predicted in (means, rate * exposures)
         )
         return float(1 - deviance / constant)
 
-    @override
     def feature_relevance(
         self,
         X: ArrayLike | None = None,
@@ -294,7 +290,11 @@ n_iter_, findings_, feature_importances_, n_features_in_, feature_names_in_
         exposure: ArrayLike | None = None,
         trials: ArrayLike | None = None,
     ) -> FeatureRelevance:
-        """Return how much the model uses each feature; exposure or trials are those of the rows."""
+        """Return how much the model uses each feature.
+
+        Parameters are those of `SparseGPRegressor.feature_relevance`, and the exposure or trials of
+        the rows of X.
+        """
         if X is not None:
             self._warn_without_exposure(exposure, "feature_relevance")
         constants = row_values(self._who("feature_relevance"), exposure=exposure, trials=trials)

@@ -47,22 +47,22 @@ _GRID = 40
 """Points of a curve, evenly spaced from the 5 % to the 95 % quantile of the feature."""
 
 _FEWER = 2
-"""Factor of fewer rows and points for three or more classes, whose probabilities take long."""
+"""Divisor of rows and points for three or more classes, whose probabilities take long."""
 
 _FEW = 10
-"""Number of different values of a feature up to which these are the points."""
+"""A feature with at most this many different values has a point at each."""
 
 _DRAWS = 500
 """Draws of f for a band; its ends err by about a tenth of its standard deviation."""
 
 _RADIAL = (RBFKernel, MaternKernel, RQKernel, PiecewisePolynomialKernel)
-"""Functions of the distance of two inputs, each feature divided by its lengthscale."""
+"""Kernels of the distance of two inputs, with each feature divided by its lengthscale."""
 
 NO_LENGTH_SCALES = "The kernel has no lengthscale for each feature"
 
 
 class Explained(NamedTuple):
-    """A trained model, and the scalings of its data; the methods take inputs in their units."""
+    """A trained model and the scalings of its data; the methods take inputs in user units."""
 
     posterior: SparsePosterior
     """q(f) of scaled inputs."""
@@ -111,7 +111,7 @@ class Explained(NamedTuple):
     def nll(self, X: Columns, y: Column) -> float:
         """Return the mean NLL of the scaled targets."""
         q = self.marginals(X)
-        targets = torch.as_tensor(self.scalings.targets.exact(y[:, None])[:, 0]).to(q.mean)
+        targets = torch.as_tensor(self.scalings.exact_targets(y)).to(q.mean)
         return float(-predictive_log_density(self.likelihood, targets, q).mean())
 
     @torch.no_grad()
@@ -124,7 +124,7 @@ class Explained(NamedTuple):
         else:
             mean = centre(self.likelihood, q)[None]
         rows = mean.double().cpu().numpy().reshape(len(mean), len(tables), -1)
-        return self._in_units(rows.mean(axis=2))
+        return self.scalings.targets_in_units(rows.mean(axis=2))
 
     @torch.no_grad()
     def bands(self, tables: Tables, coverage: float) -> Float64[np.ndarray, "c 2 g"]:
@@ -151,7 +151,9 @@ class Explained(NamedTuple):
         # The draws of several latents are many: one value of the grid at a time.
         draws = torch.stack([averages(x) for x in X], 1) if several else averages(X)
         tail = 0.5 * (1 - coverage)
-        ends = np.quantile(self._in_units(draws.cpu().numpy()), [tail, 1 - tail], axis=-1)
+        ends = np.quantile(
+            self.scalings.targets_in_units(draws.cpu().numpy()), [tail, 1 - tail], axis=-1
+        )
         return np.asarray(ends.swapaxes(0, 1))
 
     def _conditional(self, f: Tensor) -> Tensor:
@@ -187,9 +189,6 @@ class Explained(NamedTuple):
         tables[:, :, j] = grid[:, None]
         return grid, tables
 
-    def _in_units(self, values: Array) -> Array:
-        return np.asarray(self.scalings.targets.backward(values[..., None])[..., 0])
-
 
 def increases(nll: Callable[[Columns], float], X: Columns, random: Any) -> Array:
     """Return the increase of the NLL of rows when each feature is shuffled once."""
@@ -204,7 +203,7 @@ def increases(nll: Callable[[Columns], float], X: Columns, random: Any) -> Array
 
 
 def feature_names(model: PredictingEstimator, indicators: bool = False) -> list[str]:
-    """Return the names of the features, or their numbers, and those of indicators of gaps."""
+    """Return names of features, or their numbers, and with `indicators` names of indicators."""
     numbers = [f"column {j}" for j in range(model.n_features_in_)]
     names = [*map(str, getattr(model, "feature_names_in_", numbers))]
     imputation = model.scalings_.imputation
@@ -298,7 +297,7 @@ def partial_dependence(
     *,
     coverage: float = 0.9,
 ) -> tuple[PartialDependence, ...]:
-    """Return what `plot_partial_dependence` of a fitted estimator draws, with its arguments."""
+    """Return the curves that the method `plot_partial_dependence` of an estimator draws."""
     check_is_fitted(model)
     who = model._who("plot_partial_dependence")
     names = feature_names(model)
@@ -344,7 +343,7 @@ def dependence_on(
 
 
 def _positions(features: Any, names: Sequence[str], who: str) -> list[int]:
-    """Return the numbers of the columns that are named, or given by number."""
+    """Return the numbers of columns that are named by the user, or numbered."""
     wanted = [features] if isinstance(features, str | Integral) else [*features]
     require(bool(wanted), f"features of {who}", "one or more", "none")
     allowed = f"names of features, or numbers from 0 to {len(names) - 1}"

@@ -6,21 +6,32 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from sklearn.base import BaseEstimator
-from sklearn.utils import Tags, check_consistent_length, check_random_state, column_or_1d
+from sklearn.utils import Tags, check_consistent_length, column_or_1d
 from sklearn.utils._param_validation import StrOptions
 from sklearn.utils.validation import validate_data
 
 from directgp.errors import refuse, require
 from directgp.estimators import messages, validation
 from directgp.estimators.fitting import Fit, Fitted
-from directgp.estimators.preprocessing import Column, Columns, Scalings, TrainingTable, prepare_rows
-from directgp.estimators.settings import CONSTRAINTS, STRUCTURE, FitSettings, device_of
+from directgp.estimators.preprocessing import (
+    CheckedRows,
+    Column,
+    Scalings,
+    prepare_rows,
+)
+from directgp.estimators.settings import (
+    CONSTRAINTS,
+    STRUCTURE,
+    FitSettings,
+    device_of,
+    plain_parameters,
+)
 from directgp.estimators.starting_models import (
     candidates,
     check_row_argument,
@@ -38,27 +49,6 @@ from directgp.training.data import Model
 from directgp.training.result import TrainingResult
 from directgp.training.run import Monitor
 from directgp.training.validation import Given
-
-
-class Rows(NamedTuple):
-    """Checked rows of a table with a positive weight."""
-
-    X: Columns
-    """Inputs."""
-
-    y: Column
-    """Targets as numbers."""
-
-    weights: Column | None
-    """Weight of each row; None if none were given."""
-
-    values: RowValues | None
-    """A constant of each row; None if none were given."""
-
-    @property
-    def argument(self) -> str | None:
-        """The argument by which the row values were given."""
-        return None if self.values is None else self.values.argument
 
 
 @contextmanager
@@ -150,7 +140,7 @@ class TrainableEstimator(BaseEstimator, ABC):
 
     @property
     def _num_classes(self) -> int:
-        """Number of classes of the labels; 2 for targets that are no labels."""
+        """Number of classes of the labels; 2 for targets that are not labels."""
         return len(getattr(self, "classes_", (0, 1)))
 
     def _advice_on_target(self, y: Column) -> Iterable[str]:
@@ -192,8 +182,9 @@ class TrainableEstimator(BaseEstimator, ABC):
     ) -> None:
         """Validate the arguments, train, set the fitted attributes, and warn.
 
-        With `betas`, falling, one model is trained while its objective falls, along these β, in
-        place of the search; a comparison of objectives asks for that. The monitors see every step.
+        With `betas`, in falling order, one model is trained along these β while its objective
+        falls, in place of the search; comparisons of objectives use this. The monitors are called
+        after every step.
         """
         started = time.perf_counter()
         who = self._who("fit")
@@ -203,8 +194,13 @@ class TrainableEstimator(BaseEstimator, ABC):
             X, y, sample_weight, row_values, who, reset=not warm, classes_known=classes_known
         )
         settings = self._settings(rows, betas, monitors)
-        device = device_of(self.device, who, len(rows.X))
-        fit = self._prepared(settings, rows, device=device, warm=warm)
+        device = device_of(settings.device, who, len(rows.X))
+        if warm:
+            who = f"{type(self).__name__} with warm_start"
+            remedy = "Fit with warm_start=False."
+            fit = self._continued_fit(settings, rows, device, who, remedy)
+        else:
+            fit = self._new_fit(settings, rows, device)
         table = fit.table
         fitted = self._trained(fit, self._validation_examples(validation_data, fit))
         result = fitted.result
@@ -232,13 +228,13 @@ class TrainableEstimator(BaseEstimator, ABC):
     ) -> None:
         """Validate the arguments, update q(u), set the fitted attributes, and warn."""
         who = self._who("partial_fit")
-        Z = self.posterior_.Z
         self._check_parameters()
-        device = Z.device if self.device == "auto" else device_of(self.device, who)
         rows = self._checked(X, y, sample_weight, row_values, who, reset=False, min_rows=1)
-        fit = self._prepared(
-            self._settings(rows), rows, device=device, warm=True, num_inducing=Z.shape[-2]
-        )
+        settings = self._settings(rows)
+        device = self.posterior_.Z.device
+        if settings.device != "auto":
+            device = device_of(settings.device, who)
+        fit = self._continued_fit(settings, rows, device, who, "Call fit.")
         result = fit.update(self.beta_, self.hyperparameters_)
         self._set_result(result)
         self.num_rows_ += fit.table.num_rows
@@ -272,7 +268,7 @@ class TrainableEstimator(BaseEstimator, ABC):
         reset: bool,
         min_rows: int = 2,
         classes_known: bool = False,
-    ) -> Rows:
+    ) -> CheckedRows:
         """Return the rows with a positive weight, as validated arrays."""
         if y is None:
             # scikit-learn raises its own error.
@@ -289,17 +285,17 @@ class TrainableEstimator(BaseEstimator, ABC):
         targets = self._encoded(labels, weights, who, reset and not classes_known)
         values = None if row_values is None else row_values.checked(len(inputs), who)
         if weights is None:
-            return Rows(inputs, targets, None, values)
+            return CheckedRows(inputs, targets, None, values)
         counted = weights > 0
         values = None if values is None else values.take(counted)
-        return Rows(inputs[counted], targets[counted], weights[counted], values)
+        return CheckedRows(inputs[counted], targets[counted], weights[counted], values)
 
     def _settings(
-        self, rows: Rows, betas: tuple[float, ...] = (), monitors: tuple[Monitor, ...] = ()
+        self, rows: CheckedRows, betas: tuple[float, ...] = (), monitors: tuple[Monitor, ...] = ()
     ) -> FitSettings:
         """Return the settings of a call: the parameters, and what the rows decide."""
-        return FitSettings.of(
-            self.get_params(deep=False),
+        return FitSettings(
+            **plain_parameters(self.get_params(deep=False)),
             task=self._task,
             num_classes=self._num_classes,
             candidates=candidates(
@@ -314,77 +310,82 @@ class TrainableEstimator(BaseEstimator, ABC):
             monitors=monitors,
         )
 
-    def _prepared(
-        self,
-        settings: FitSettings,
-        rows: Rows,
-        *,
-        device: torch.device,
-        warm: bool,
-        num_inducing: int | None = None,
-    ) -> Fit:
-        """Return the scaled rows, and new models or the trained one for a warm start.
-
-        `num_inducing` is the number of the trained model if that is updated.
-        """
+    def _new_fit(self, settings: FitSettings, rows: CheckedRows, device: torch.device) -> Fit:
+        """Return the scaled rows and the starting models."""
         regression = settings.task == "regression"
-        if warm:
-            scalings = self.scalings_
-        else:
-            scalings = Scalings.from_data(
-                rows.X,
-                rows.y,
-                rows.weights,
-                inputs=settings.standardize,
-                targets=settings.standardize and regression,
-                fine=needs_fine_targets(settings.likelihood, settings.candidates, rows.y),
-                impute=settings.missing == "impute",
-            )
-        # A kernel of the user, or a trained one, may depend on the sign of a column.
+        scalings = Scalings.from_data(
+            rows.X,
+            rows.y,
+            rows.weights,
+            inputs=settings.standardize,
+            targets=settings.standardize and regression,
+            fine=needs_fine_targets(settings.likelihood, settings.candidates, rows.y),
+            impute=settings.missing == "impute",
+        )
+        # A kernel of the user may depend on the sign of a column.
         named = isinstance(settings.kernel, str) and isinstance(settings.inducing, str)
         table = prepare_rows(
-            *rows,
+            rows,
             scalings,
-            turn=settings.standardize and named and not warm,
+            turn=settings.standardize and named,
             real_valued=regression,
             dtype=settings.torch_dtype,
             device=device,
         )
-        seed = check_random_state(settings.random_state).randint(2**31 - 1)
-        number = num_inducing or settings.inducing_number(len(table.X))
-        recipe = settings.recipe(num_rows=len(table.X), num_inducing=number)
-        if warm:
-            models = [[self._trained_model(table, update=num_inducing is not None)]]
-        else:
-            models = starting_models(
-                settings, recipe=recipe, table=table, num_inducing=number, seed=seed
-            )
+        seed = settings.new_seed()
+        num_inducing = settings.inducing_number(len(table.X))
+        recipe = settings.recipe(num_rows=len(table.X), num_inducing=num_inducing)
+        models = starting_models(
+            settings, recipe=recipe, table=table, num_inducing=num_inducing, seed=seed
+        )
         return Fit(
             settings=settings,
             recipe=recipe,
             table=table,
             models=models,
             generator=torch.Generator(device).manual_seed(seed),
-            warm=warm,
+            warm=False,
         )
 
-    def _trained_model(self, table: TrainingTable, *, update: bool) -> Model:
-        """Return a copy of the trained model; raise if parameters ask for another structure."""
+    def _continued_fit(
+        self,
+        settings: FitSettings,
+        rows: CheckedRows,
+        device: torch.device,
+        who: str,
+        remedy: str,
+    ) -> Fit:
+        """Return the rows with the scaling of the first fit, and a copy of the trained model.
+
+        Raises `InvalidInputError` if parameters ask for another structure.
+        """
         changed = [
             name for name in STRUCTURE if not _same(getattr(self, name), self._structure[name])
         ]
         got = f"other values of {', '.join(changed)}"
-        who = f"{type(self).__name__} with warm_start"
-        remedy = "Fit with warm_start=False."
-        if update:
-            who = self._who("partial_fit")
-            remedy = "Call fit."
         allowed = f"those of the last fit, for {', '.join(STRUCTURE)}"
         require(not changed, f"parameters of {who}", allowed, got, remedy)
+        table = prepare_rows(
+            rows,
+            self.scalings_,
+            turn=False,
+            real_valued=settings.task == "regression",
+            dtype=settings.torch_dtype,
+            device=device,
+        )
         posterior, likelihood = copy.deepcopy((self.posterior_, self.likelihood_))
         check_row_argument(likelihood, table.row_argument, who)
         likelihood = likelihood.to(table.X).with_row_values(table.row_values)
-        return Model(posterior.to(table.X), likelihood, "as before")
+        model = Model(posterior.to(table.X), likelihood, "as before")
+        recipe = settings.recipe(num_rows=len(table.X), num_inducing=posterior.num_inducing)
+        return Fit(
+            settings=settings,
+            recipe=recipe,
+            table=table,
+            models=[[model]],
+            generator=torch.Generator(device).manual_seed(settings.new_seed()),
+            warm=True,
+        )
 
     def _validation_examples(
         self, validation_data: ValidationData | None, fit: Fit

@@ -52,13 +52,13 @@ class Fitted(NamedTuple):
     """The run during which a budget, the user or a callback ended the search."""
 
     untried: tuple[str, ...] = ()
-    """What the search left out because it was ended."""
+    """Candidates that were not tried because the search was ended."""
 
     coverage: Coverage = Coverage()
-    """That of 90 % intervals, on validation rows if there are some, else on the training rows."""
+    """Coverage of 90 % intervals, on validation rows if there are some, else on training rows."""
 
     replaced: tuple[str, Group] | None = None
-    """A candidate of lower loss whose intervals are too narrow, and where."""
+    """A candidate of lower loss that was not taken, as its intervals are too narrow, and where."""
 
 
 @final
@@ -67,10 +67,10 @@ class Fit:
     """The settings, rows and starting models of one call of `fit` or `partial_fit`."""
 
     settings: FitSettings
-    """What the call asks for."""
+    """Parameters of the call."""
 
     recipe: Recipe
-    """The settings of every run."""
+    """Objective, rule, optimiser and stopping rule of every run."""
 
     table: TrainingTable
     """The training rows."""
@@ -183,11 +183,11 @@ class Fit:
         None if the settings leave no such choice.
         """
         row = self.models[0]
-        # Families on another scale of f have noise that depends on the mean.
+        # Likelihoods with f on another scale have noise that depends on the mean already.
         plain = has(row[0].likelihood, GaussianPredictive) and not any(
             m.likelihood.latent_scale for m in row
         )
-        # A kernel of the user's may be for one function only.
+        # The kernel of a user may be for a single function.
         open_choice = self.settings.likelihood == "auto" and isinstance(self.settings.kernel, str)
         by_density = self.recipe.point_loss().validation_loss().log_density
         if not (plain and open_choice and by_density) or self.table.row_argument is not None:
@@ -201,12 +201,12 @@ class Fit:
         return likelihood, name
 
     def update(self, beta: float, mode: str) -> TrainingResult:
-        """Update q(u) of a model of this β and mode with the rows, and hold all the rest."""
+        """Update q(u) with the rows, for this β and mode; hold all other parameters."""
         recipe = self.recipe
         posterior, likelihood, _ = self.models[0][0]
         loss = recipe.point_loss()
         is_elbo = mode == "elbo" and loss.uses_variance(likelihood)
-        # Square loss has the mean of the Gaussian model with β = 1, which is updated instead.
+        # Square loss gives the mean of the Gaussian model with β = 1, which is updated instead.
         conjugate = isinstance(likelihood, ConjugateLikelihood)
         if is_elbo or (conjugate and loss.eliminates == "square_loss"):
             recipe = as_elbo(recipe)

@@ -1,4 +1,4 @@
-"""Return predictions as tables of the library that the user's table is of."""
+"""Return predictions as tables of pandas or polars, the library of the user's table."""
 
 import sys
 from collections.abc import Sequence
@@ -6,11 +6,12 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
-from directgp.errors import InvalidInputError, require
+from directgp.errors import require
 from directgp.estimators.predictions import PredictingEstimator
-from directgp.estimators.validation import ArrayLike, RowValues, is_frame
+from directgp.estimators.validation import ArrayLike, RowValues, check_shares, is_frame
 from directgp.integration.contract import has
 from directgp.likelihoods.base import Likelihood
 from directgp.likelihoods.capabilities import GaussianPredictive
@@ -33,6 +34,16 @@ def deviation(likelihood: Likelihood, q: Marginals) -> Tensor:
     return 0.5 * ends.diff(dim=0)[0]
 
 
+def means(likelihood: Likelihood, q: Marginals, _: slice) -> list[Tensor]:
+    """Return the mean of y, or its median where the mean does not exist."""
+    return [point_prediction(likelihood, q)]
+
+
+def moments(likelihood: Likelihood, q: Marginals, _: slice) -> list[Tensor]:
+    """Return mean and deviation of y."""
+    return [point_prediction(likelihood, q), deviation(likelihood, q)]
+
+
 def names_of_numbers(intervals: Sequence[float], quantiles: Sequence[float]) -> list[str]:
     """Return the names of the columns of `predicted_numbers`."""
     ends = ["" if len(intervals) == 1 else f"_{100 * share:g}" for share in intervals]
@@ -48,12 +59,9 @@ def predicted_numbers(
     row_values: RowValues | None,
 ) -> list[NDArray[np.float64]]:
     """Return mean and deviation of y, the ends of intervals, and quantiles, one column each."""
-
-    def moments(likelihood: Likelihood, q: Marginals, _: slice) -> list[Tensor]:
-        return [point_prediction(likelihood, q), deviation(likelihood, q)]
-
     mean, std = model._over_blocks(X, "predict_frame", moments, row_values)
-    columns = [model._in_units(mean), model._deviation_in_units(std)]
+    scalings = model.scalings_
+    columns = [scalings.targets_in_units(mean), scalings.deviations_in_units(std)]
     levels = [e for share in intervals for e in ((1 - share) / 2, (1 + share) / 2)] + [*quantiles]
     if levels:
         columns += [*model._quantiles(X, levels, "predict_frame", row_values).T]
@@ -71,12 +79,21 @@ def table_like(X: Any, columns: dict[str, Any], who: str) -> Any:
     return make(columns, index=X.index) if library == "pandas" else make(columns)
 
 
-def check_shares(shares: Any, name: str, who: str) -> list[float]:
-    """Return probabilities of intervals, or levels of quantiles, as a list; it may be empty."""
-    try:
-        numbers = [float(share) for share in np.atleast_1d(np.asarray(shares, dtype=np.float64))]
-    except (TypeError, ValueError) as error:
-        raise InvalidInputError(f"{name} of {who} must be numbers. Got {shares!r}.") from error
-    for number in numbers:
-        require(0 < number < 1, f"{name} of {who}", "between 0 and 1, ends excluded", number)
-    return numbers
+def number_frame(
+    model: PredictingEstimator,
+    X: ArrayLike,
+    intervals: ArrayLike,
+    quantiles: ArrayLike,
+    row_values: RowValues | None,
+) -> Any:
+    """Return mean, deviation, ends of intervals, and quantiles of y as a table like X."""
+    check_is_fitted(model)
+    who = model._who("predict_frame")
+    shares = check_shares(intervals, f"intervals of {who}")
+    levels = check_shares(quantiles, f"quantiles of {who}")
+    names = names_of_numbers(shares, levels)
+    require(len({*names}) == len(names), f"intervals and quantiles of {who}", "different", names)
+    # Raise for an array before predicting.
+    table_like(X, {}, who)
+    values = predicted_numbers(model, X, shares, levels, row_values)
+    return table_like(X, dict(zip(names, values, strict=True)), who)

@@ -32,7 +32,7 @@ _MIN_COUNTS = 20
 """Rows from which integers may look like counts."""
 
 _MIN_SKEWNESS = 0.4
-"""Skewness from which integers look like counts: that of a Poisson variable of mean 6."""
+"""Skewness from which integers look like counts; a Poisson variable of mean 6 has it."""
 
 _FLAT = 100.0
 """Lengthscale, in deviations of the feature, from which f hardly depends on the feature."""
@@ -41,10 +41,10 @@ _SMALL_WEIGHT = 0.5
 """Mean weight of a row below which the weights look relative to each other."""
 
 _FAR = 5.0
-"""Mean of scaled new rows from which they are unlike those of the first fit."""
+"""Mean of a scaled column from which new rows are unlike the rows of the first fit."""
 
 _WIDE = 10.0
-"""Deviation of scaled new rows from which they are unlike those of the first fit."""
+"""Deviation of a scaled column from which new rows are unlike the rows of the first fit."""
 
 _FALLING = 5e-3
 """Relative fall of the loss over the last tenth of the steps of a run that stopped too early."""
@@ -99,7 +99,10 @@ def row_findings(
 
 
 def outside_scaling(table: TrainingTable, names: FeatureNames | None) -> Iterator[str]:
-    """Warn about new rows far from those of the first fit; narrow ones may come from sorting."""
+    """Warn about columns whose new rows have a mean or deviation far from the first fit.
+
+    A small spread gives no warning: rows of a sorted table have one.
+    """
     if not table.scalings.inputs.rounded:
         return
     scaled = table.X.double().cpu().numpy()
@@ -131,7 +134,7 @@ def regression_target(y: Num[np.ndarray, " n"]) -> Iterator[str]:
 
 
 def _looks_like_counts(y: Num[np.ndarray, " n"], num_distinct: int) -> bool:
-    """Return whether y are repeated integers from 0, skewed and spread as counts, unlike years."""
+    """Return whether y are repeated, skewed integers from 0, with the variance of counts."""
     if len(y) < _MIN_COUNTS or num_distinct < 3 or 2 * num_distinct > len(y):
         return False
     if y.min() != 0 or y.max() > _MAX_COUNT or (y != np.floor(y)).any():
@@ -160,11 +163,11 @@ def training_findings(
 ) -> Iterator[str]:
     """Warn about parameters at a bound, an early end, flat features, extreme β and failures.
 
-    Only the first `num_features` are of the user.
+    Columns after the first `num_features` are indicators of gaps, and are not reported as flat.
     """
     texts = {f"likelihood.{text.parameter}": text for text in parameter_texts(result.likelihood)}
     texts["prior.raw_output_scale"] = _OUTPUT_SCALE
-    # A model that was compared with the ELBO may let the variance of f stand for all noise.
+    # In a model compared with the ELBO, the variance of f may take the place of all noise.
     compared = path is not None and any(p.hyperparameters == "elbo" for p in path.points)
     for name in result.at_floor:
         text = texts.get(name, ParameterText(name, name, "It may not suit these data."))
@@ -199,7 +202,10 @@ def training_findings(
 def narrow_intervals(
     fitted: Fitted, scalings: Scalings, names: FeatureNames | None
 ) -> Iterator[str]:
-    """Warn where 90 % intervals hold too few targets, and about a candidate not taken for that."""
+    """Warn where 90 % intervals hold too few targets.
+
+    Also warn if a candidate of lower loss was not taken for this reason.
+    """
     intervals = f"{100 * COVERAGE:.0f} % intervals"
     kind = "validation" if fitted.path is not None and fitted.path.points else "training"
 
@@ -260,14 +266,11 @@ def not_converged(result: TrainingResult, compared: bool = False) -> Iterator[st
 def findings_of_fit(model: Any, fit: Fit, fitted: Fitted) -> Iterator[str]:
     """Yield the warnings about the training rows and the result of `fit`."""
     names = _names(model, fit.table.scalings)
-    result = fitted.result
-    fixed_number = isinstance(model.num_inducing, int | np.integer) and isinstance(
-        model.inducing, str
-    )
-    yield from row_findings(
-        fit.table, names, model.num_inducing if fixed_number else None, fit.warm
-    )
-    yield from training_findings(result, fitted.path, names, model.n_features_in_)
+    num_inducing = None
+    if isinstance(fit.settings.inducing, str) and fit.settings.num_inducing != "auto":
+        num_inducing = fit.settings.num_inducing
+    yield from row_findings(fit.table, names, num_inducing, fit.warm)
+    yield from training_findings(fitted.result, fitted.path, names, model.n_features_in_)
     yield from narrow_intervals(fitted, fit.table.scalings, names)
     if fitted.end is not None and fitted.end.status is Status.BUDGET:
         untried = f" Not tried: {'; '.join(fitted.untried)}." if fitted.untried else ""

@@ -1,4 +1,4 @@
-"""Fit and ask several outputs: one model of a single output for each, over the same inputs.
+"""Fit and predict several outputs: each has a model of its own, over the same inputs.
 
 Outputs are independent given the inputs. NaN in y is a missing value, left out for its output.
 """
@@ -37,7 +37,7 @@ class Targets(NamedTuple):
 
     @classmethod
     def checked(cls, y: Any, who: str, fitted: Any = None) -> "Targets":
-        """Return finite float64 or NaN; raise unless the columns are those of a fitted model."""
+        """Return finite float64 or NaN; raise unless the fitted model has the same columns."""
         names = tuple(map(str, y.columns)) if validation.is_frame(y) else None
         table = np.asarray(validation.plain_array(y))
         if fitted is not None:
@@ -63,8 +63,15 @@ class Targets(NamedTuple):
         return cls(np.stack(columns, axis=1), names)
 
     def name(self, k: int) -> str:
-        """Return the name of an output, or its number, for people."""
+        """Return the name of an output in quotes, or its number."""
         return named(self.names, k)
+
+    def counted(self, weights: Float64[np.ndarray, " n"] | None) -> Bool[np.ndarray, "n P"]:
+        """Return which targets are present in rows of positive weight."""
+        present: Bool[np.ndarray, "n P"] = ~np.isnan(self.values)
+        if weights is not None:
+            present &= (weights > 0)[:, None]
+        return present
 
 
 def named(names: Sequence[str] | None, k: int) -> str:
@@ -84,9 +91,14 @@ class OutputCall(NamedTuple):
     arguments: dict[str, Any]
     """Arguments of the method, for these rows."""
 
+    @property
+    def has_rows(self) -> bool:
+        """Whether the output has a target in some row; otherwise it has no result."""
+        return self.rows is None or bool(self.rows.any())
 
-def parts_of(model: Any, method: str, arguments: dict[str, Any]) -> list[OutputCall]:
-    """Return the outputs of a fitted model, each with its share of the arguments of a method."""
+
+def calls_of(model: Any, method: str, arguments: dict[str, Any]) -> list[OutputCall]:
+    """Return a call of the method for each output, with the rows and arguments of this output."""
     who = model._who(method)
     members = model.outputs_
     constants = {
@@ -108,10 +120,10 @@ def parts_of(model: Any, method: str, arguments: dict[str, Any]) -> list[OutputC
     inputs = validation.finite_inputs(model, X, who, gaps=gaps)
     check_consistent_length(inputs, targets.values)
     weights = validation.check_sample_weight(arguments.get("sample_weight"), inputs, who)
-    present = ~np.isnan(targets.values)
+    counted = targets.counted(weights)
     calls = []
     for k, member in enumerate(members):
-        rows = present[:, k]
+        rows = counted[:, k]
         shares = {"X": _taken(X, inputs, rows), "y": targets.values[rows, k]}
         if weights is not None:
             shares["sample_weight"] = weights[rows]
@@ -121,7 +133,10 @@ def parts_of(model: Any, method: str, arguments: dict[str, Any]) -> list[OutputC
 
 
 def _column_of(values: Any, name: str, who: str, number: int, rows: int) -> Callable[[int], Any]:
-    """Return what gives the row values of an output: its column, or those of all outputs."""
+    """Return a function from the number of an output to its row values.
+
+    They are a column of the table, or the only column for all outputs.
+    """
     table = np.asarray(values)
     fits = table.shape in ((rows,), (rows, number))
     allowed = f"of shape ({rows},) or ({rows}, {number})"
@@ -134,43 +149,41 @@ def _rows_of(X: Any) -> int:
 
 
 def _taken(X: Any, inputs: Float64[np.ndarray, "n d"], rows: Bool[np.ndarray, " n"]) -> Any:
-    """Return some rows of X: of the table if it has names, else of the checked numbers."""
+    """Return the chosen rows of X: of the table if it has names, else of the checked numbers."""
     return _safe_indexing(X if validation.is_frame(X) else inputs, np.flatnonzero(rows))
 
 
 # Methods of a fitted model
 
 Join = Callable[[Sequence[OutputCall], Sequence[OutputCall], Sequence[Any]], Any]
-"""From all outputs, those that were asked, and their results."""
+"""Joins the results of a method: takes all calls, the calls that were made, and their results."""
 
 
-def columns(
-    parts: Sequence[OutputCall], asked: Sequence[OutputCall], results: Sequence[Any]
-) -> Any:
+def columns(calls: Sequence[OutputCall], made: Sequence[OutputCall], results: Sequence[Any]) -> Any:
     """Return arrays with the outputs along axis 1, NaN where y is missing."""
     if isinstance(results[0], tuple):
-        return tuple(columns(parts, asked, values) for values in zip(*results, strict=True))
+        return tuple(columns(calls, made, values) for values in zip(*results, strict=True))
     shapes = {values.shape[1:] for values in results}
     if len(shapes) > 1:
         raise UnsupportedError(
             "The outputs have different numbers of latent functions. Use those of each output: "
             "model.outputs_[k]."
         )
-    values_of = {id(part): values for part, values in zip(asked, results, strict=True)}
-    full = []
-    for part in parts:
-        values: Any = values_of.get(id(part))
-        if part.rows is not None:
-            whole = np.full((len(part.rows), *results[0].shape[1:]), np.nan)
+    results_of = {id(call): values for call, values in zip(made, results, strict=True)}
+    columns_of_outputs = []
+    for call in calls:
+        values: Any = results_of.get(id(call))
+        if call.rows is not None:
+            column = np.full((len(call.rows), *results[0].shape[1:]), np.nan)
             if values is not None:
-                whole[part.rows] = values
-            values = whole
-        full.append(values)
-    return np.stack(full, axis=1)
+                column[call.rows] = values
+            values = column
+        columns_of_outputs.append(values)
+    return np.stack(columns_of_outputs, axis=1)
 
 
 def average(
-    parts: Sequence[OutputCall], asked: Sequence[OutputCall], results: Sequence[Any]
+    calls: Sequence[OutputCall], made: Sequence[OutputCall], results: Sequence[Any]
 ) -> float:
     """Return the mean over outputs that have targets, each with the same weight."""
     return float(np.mean(results))
@@ -181,7 +194,7 @@ def over_outputs(
 ) -> Callable[[Method[Arguments, Result]], Method[Arguments, Result]]:
     """Apply a method to each output of a model that has several, and join the results.
 
-    None is for a method that makes sense for one output only, and raises `UnsupportedError`.
+    With None, the method is for a single output, and raises `UnsupportedError` for several.
     """
 
     def decorate(method: Method[Arguments, Result]) -> Method[Arguments, Result]:
@@ -199,13 +212,12 @@ def over_outputs(
                 )
             bound = signature.bind(model, *args, **kwargs)
             _, *arguments = bound.arguments.items()
-            parts = parts_of(model, name, dict(arguments))
-            # An output without a target in these rows has no result.
-            asked = [part for part in parts if part.rows is None or part.rows.any()]
-            require(bool(asked), f"y of {model._who(name)}", "with a value", "only missing ones")
-            results_of_outputs = [getattr(part.model, name)(**part.arguments) for part in asked]
-            results: Result = join(parts, asked, results_of_outputs)
-            return results
+            calls = calls_of(model, name, dict(arguments))
+            made = [call for call in calls if call.has_rows]
+            require(bool(made), f"y of {model._who(name)}", "with a value", "only missing ones")
+            results = [getattr(call.model, name)(**call.arguments) for call in made]
+            joined: Result = join(calls, made, results)
+            return joined
 
         return called
 
@@ -224,38 +236,38 @@ def fit_outputs(
     validation_data: Any = None,
     row_values: RowValues | None = None,
 ) -> None:
-    """Fit a model of each output on the rows where it has a target, or update those there are."""
+    """Fit a model of each output on the rows with its target, or update the existing models."""
     who = model._who(method)
     before = vars(model).get("outputs_")
     model._check_parameters()
     update = method == "partial_fit" and before is not None
-    goes_on = update or (before is not None and bool(model.warm_start))
-    targets = Targets.checked(y, who, model if goes_on else None)
-    least = 1 if update else 2
+    continues = update or (before is not None and bool(model.warm_start))
+    targets = Targets.checked(y, who, model if continues else None)
+    min_rows = 1 if update else 2
     gaps = model.missing == "impute"
-    inputs = validation.finite_inputs(model, X, who, not goes_on, least, gaps)
+    inputs = validation.finite_inputs(model, X, who, not continues, min_rows, gaps)
     check_consistent_length(inputs, targets.values)
-    weights = validation.check_sample_weight(sample_weight, inputs, who, least)
-    present = ~np.isnan(targets.values)
+    weights = validation.check_sample_weight(sample_weight, inputs, who, min_rows)
+    counted = targets.counted(weights)
     number = targets.values.shape[1]
     constants = {}
     if row_values is not None:
         name, values = row_values
         constants = {name: _column_of(values, name, who, number, len(inputs))}
-    weighed = present if weights is None else present & (weights > 0)[:, None]
     for k in range(0 if update else number):
-        count = int(weighed[:, k].sum())
+        count = int(counted[:, k].sum())
         who_k = f"column {targets.name(k)} of y of {who}"
         remedy = "Drop it, or give more rows."
-        require(count >= least, who_k, f"one with at least {least} values", f"{count}", remedy)
+        allowed = f"one with at least {min_rows} values"
+        require(count >= min_rows, who_k, allowed, f"{count}", remedy)
     examples = _validation_parts(model, validation_data, who, number)
     members = []
     params = model.get_params(deep=False)
     for k in range(number):
         # Attributes of a copy are replaced, so that `model` is as it was after an error.
-        member = copy.copy(before[k]) if goes_on and before else type(model)()
+        member = copy.copy(before[k]) if continues and before else type(model)()
         member.set_params(**params)
-        rows = present[:, k]
+        rows = counted[:, k]
         if rows.any():
             if model.time_budget is not None:
                 member.time_budget = model.time_budget / number
@@ -264,21 +276,20 @@ def fit_outputs(
                 arguments["validation_data"] = examples[k]
             weights_of_rows = None if weights is None else weights[rows]
             with _naming(targets.name(k)):
-                chosen = _taken(X, inputs, rows)
                 getattr(member, method)(
-                    chosen, targets.values[rows, k], weights_of_rows, **arguments
+                    _taken(X, inputs, rows), targets.values[rows, k], weights_of_rows, **arguments
                 )
             member.time_budget = model.time_budget
             if member.training_result_.status is Status.INTERRUPTED:
-                # The outputs to come would be trained without an end.
+                # Raise: the remaining outputs would still be trained.
                 raise KeyboardInterrupt
         members.append(member)
-    names = targets.names or (getattr(model, "output_names_", None) if goes_on else None)
+    names = targets.names or (getattr(model, "output_names_", None) if continues else None)
     hold(model, members, names)
 
 
 def hold(model: Any, members: Sequence[Any], names: Sequence[str] | None) -> None:
-    """Make fitted models of one output the outputs of a model."""
+    """Set the fitted models of single outputs as the outputs of a model."""
     attributes = {*model.get_params(deep=False), "n_features_in_", "feature_names_in_"}
     for name in vars(model).keys() - attributes:
         delattr(model, name)
@@ -293,7 +304,10 @@ def hold(model: Any, members: Sequence[Any], names: Sequence[str] | None) -> Non
 
 
 def _validation_parts(model: Any, validation_data: Any, who: str, number: int) -> list[Any]:
-    """Return the validation examples of each output; what is no such tuple as it is."""
+    """Return the validation examples of each output.
+
+    An object that is not a tuple of validation data is returned for each; their fits raise.
+    """
     if not isinstance(validation_data, tuple | list) or len(validation_data) not in (2, 3):
         return [validation_data] * number
     who = f"{who}, validation_data"
@@ -321,7 +335,7 @@ def _validation_parts(model: Any, validation_data: Any, who: str, number: int) -
 
 @contextmanager
 def _naming(name: str) -> Iterator[None]:
-    """Say in the errors and warnings of a fit which output they are about."""
+    """Name the output in the errors and warnings of its fit."""
     token = OUTPUT.set(name)
     try:
         yield

@@ -25,34 +25,45 @@ def plot_numbers(
 ) -> "Axes":
     """Plot mean and intervals along a single feature, else predictions against targets.
 
-    A curve is for an exposure of 1, or one trial, and counts are divided by theirs.
+    If the likelihood needs a noise variance of each row, which points of a curve do not have,
+    predictions are plotted against targets, too. A curve of counts is for an exposure of 1, or for
+    one trial; the counts that are drawn are divided by their exposures or trials.
     """
     require_matplotlib()
     who = f"{type(model).__name__}.plot_predictions"
-    constants = {} if row_values is None else {row_values.argument: row_values.values}
-    if model.n_features_in_ > 1:
+    rows = model.likelihood_.rows
+    needs_rows = rows.required and not ROW_CONSTANTS[rows.argument].proportional
+    if model.n_features_in_ > 1 or needs_rows:
         if y is None:
-            refuse(f"y of {who}", "given with more than one feature", "None")
+            reason = "more than one feature"
+            if needs_rows:
+                reason = f"a likelihood that needs {rows.argument}"
+            refuse(f"y of {who}", f"given with {reason}", "None")
         targets = model._targets(X, y, "plot_predictions")
+        constants = {} if row_values is None else {row_values.argument: row_values.values}
         mean = model.predict(X, **constants)
         lower, upper = model._interval(X, coverage, row_values)
         return plot_predicted_against_actual(targets, mean, lower, upper, coverage, ax)
     inputs, grid, name = curve_points(model, X)
     model._scaled_rows(row_values, len(inputs), who)
     data = None
-    per = np.ones(1)
-    ones = None
+    target = "y"
+    exposures = np.ones(1)
+    values_of_grid = None
+    constants = {}
     if row_values is not None and ROW_CONSTANTS[row_values.argument].proportional:
-        per = np.asarray(row_values.values, dtype=np.float64)
-        ones = RowValues(row_values.argument, np.ones(len(grid)))
+        target = f"y / {row_values.argument}"
+        exposures = np.asarray(row_values.values, dtype=np.float64)
+        values_of_grid = RowValues(row_values.argument, np.ones(len(grid)))
+        constants = {row_values.argument: values_of_grid.values}
     if y is not None:
-        data = inputs, model._targets(X, y, "plot_predictions") / per
+        data = inputs, model._targets(X, y, "plot_predictions") / exposures
     with without_names():
-        constants = {} if ones is None else {ones.argument: ones.values}
         mean = model.predict(grid[:, None], **constants)
-        lower, upper = model._interval(grid[:, None], coverage, ones)
-    target = "y" if ones is None else f"y / {ones.argument}"
-    return plot_curve(grid, mean, lower, upper, coverage, ax, data, name, target)
+        lower, upper = model._interval(grid[:, None], coverage, values_of_grid)
+    return plot_curve(
+        grid, mean, lower, upper, coverage, ax=ax, data=data, name=name, target=target
+    )
 
 
 def curve_points(model: Any, X: Any) -> tuple[Array, Array, str]:

@@ -30,9 +30,9 @@ class PredictingEstimator(TrainableEstimator):
     """An estimator whose predictions are computed in blocks of rows and scaled back."""
 
     def _inputs(self, X: ArrayLike, who: str) -> Columns:
-        """Return X as float64; raise if its features are not those of `fit`, or for gaps.
+        """Return X as float64; raise if `fit` had other features, or if values are missing.
 
-        Gaps are allowed if the model was fitted with ``missing="impute"``.
+        Missing values are allowed if the model was fitted with ``missing="impute"``.
         """
         return validation.finite_inputs(self, X, who, gaps=self.scalings_.imputation is not None)
 
@@ -49,7 +49,7 @@ class PredictingEstimator(TrainableEstimator):
             return mean + 2 * self.scalings_.targets.log_scale, std
         if self.likelihood_.latent_scale:
             return mean + self.likelihood_.units.latent_offset, std
-        return self._in_units(mean), self._deviation_in_units(std)
+        return self.scalings_.targets_in_units(mean), self.scalings_.deviations_in_units(std)
 
     def _over_blocks(
         self,
@@ -89,14 +89,14 @@ class PredictingEstimator(TrainableEstimator):
         self, X: ArrayLike, levels: ArrayLike, method: str, row_values: RowValues | None = None
     ) -> NDArray[np.float64]:
         """Return quantiles of y, one column a level."""
-        wanted = validation.checked_levels(levels, self._who(method))
+        shares = validation.check_shares(levels, f"levels of {self._who(method)}")
         (quantiles,) = self._over_blocks(
             X,
             method,
-            lambda likelihood, q, _: [predictive_quantiles(likelihood, q, wanted)],
+            lambda likelihood, q, _: [predictive_quantiles(likelihood, q, shares)],
             row_values,
         )
-        return self._in_units(quantiles.T)
+        return self.scalings_.targets_in_units(quantiles.T)
 
     def _interval(
         self, X: ArrayLike, coverage: float, row_values: RowValues | None = None
@@ -149,7 +149,7 @@ class PredictingEstimator(TrainableEstimator):
         f = self.posterior_.sample(scaled, n_samples, generator)
         constants = None if values is None else values.to(Z)
         drawn = self.likelihood_.with_row_values(constants).sample(f, state)
-        return self._in_units(drawn.T)
+        return self.scalings_.targets_in_units(drawn.T)
 
     def _targets(self, X: ArrayLike, y: ArrayLike, method: str) -> Column:
         """Return the targets of new rows as numbers."""
@@ -160,13 +160,7 @@ class PredictingEstimator(TrainableEstimator):
 
     def _scaled_targets(self, X: ArrayLike, y: ArrayLike, method: str) -> Tensor:
         targets = self._targets(X, y, method)
-        return torch.as_tensor(self.scalings_.targets.exact(targets[:, None])[:, 0])
-
-    def _in_units(self, values: NDArray[np.float64]) -> NDArray[np.float64]:
-        return self.scalings_.targets.backward(values[..., None])[..., 0]
-
-    def _deviation_in_units(self, std: Column) -> Column:
-        return self.scalings_.targets.backward_deviation(std[:, None])[:, 0]
+        return torch.as_tensor(self.scalings_.exact_targets(targets))
 
     def _pit(self, X: ArrayLike, y: ArrayLike, row_values: RowValues | None = None) -> Column:
         """Return P(Y ≤ y), or for counts a random number from P(Y < y) to it, of a fixed seed."""

@@ -7,6 +7,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -108,7 +109,7 @@ class ColumnScaling:
 
     @property
     def log_scale(self) -> float:
-        """Σ log scale: the log density of the data is that of the scaled values minus this."""
+        """Σ log scale: log p(data) = log p(scaled values) − log_scale."""
         return float(np.log(np.abs(self.scale)).sum())
 
 
@@ -227,12 +228,12 @@ class Scalings:
 
     @property
     def unit(self) -> float:
-        """The targets of the user are unit·y + offset."""
+        """Unit of the scaled targets: the targets of the user are unit·y + offset."""
         return float(self.targets.scale[0])
 
     @property
     def offset(self) -> float:
-        """The mean of the targets."""
+        """Target of the user where the scaled target is 0."""
         return float(self.targets.shift[0])
 
     def scaled_inputs(self, X: Columns) -> Float64[np.ndarray, "n e"]:
@@ -243,6 +244,19 @@ class Scalings:
         """Return the targets in the units of training."""
         scaled: Column = self.targets.forward(y.reshape(-1, 1))[:, 0]
         return scaled
+
+    def exact_targets(self, y: Column) -> Column:
+        """Return the targets in the units of training without rounding, for densities."""
+        scaled: Column = self.targets.exact(y.reshape(-1, 1))[:, 0]
+        return scaled
+
+    def targets_in_units(self, values: Float64[np.ndarray, "..."]) -> Float64[np.ndarray, "..."]:
+        """Return scaled targets of any shape in the units of the user."""
+        return self.targets.backward(values[..., None])[..., 0]
+
+    def deviations_in_units(self, std: Float64[np.ndarray, "..."]) -> Float64[np.ndarray, "..."]:
+        """Return standard deviations of scaled targets in the units of the user."""
+        return self.targets.backward_deviation(std[..., None])[..., 0]
 
     def scaled_rows(self, row_values: RowValues, exact: bool = False) -> Column:
         """Return row values in the units of training; `exact` for densities, without rounding."""
@@ -256,6 +270,27 @@ class Scalings:
         infinite = np.isinf(values)
         scaled = forward(np.where(infinite, 0.0, values).reshape(-1, 1))[:, 0]
         return np.where(infinite, values / self.targets.scale[0], scaled)
+
+
+class CheckedRows(NamedTuple):
+    """Checked rows of a table, all of positive weight."""
+
+    X: Columns
+    """Features; NaN where a value is to be imputed."""
+
+    y: Column
+    """Targets as numbers."""
+
+    weights: Column | None
+    """Positive weight of each row; None if all are 1."""
+
+    values: RowValues | None
+    """A constant of each row; None without one."""
+
+    @property
+    def argument(self) -> str | None:
+        """The argument by which the row values were passed."""
+        return None if self.values is None else self.values.argument
 
 
 @dataclass(frozen=True)
@@ -293,10 +328,7 @@ class TrainingTable:
 
 
 def prepare_rows(
-    X: Columns,
-    y: Column,
-    weights: Column | None,
-    row_values: RowValues | None,
+    rows: CheckedRows,
     scalings: Scalings,
     *,
     turn: bool,
@@ -304,42 +336,41 @@ def prepare_rows(
     dtype: torch.dtype,
     device: torch.device,
 ) -> TrainingTable:
-    """Scale rows, drop those of weight 0, sort, and merge equal rows into one with their weight.
+    """Scale rows, sort them, and merge equal rows into one with the sum of their weights.
 
     With `turn`, signs of columns are reversed so that training does not depend on them. With
     `real_valued`, the sign of y is arbitrary, too.
     """
-    counted = slice(None) if weights is None else weights > 0
-    w = np.ones(len(y)) if weights is None else weights[counted]
+    weights = np.ones(len(rows.y)) if rows.weights is None else rows.weights
+    inputs = scalings.scaled_inputs(rows.X)
     # Adding 0 turns −0 into 0.
-    scaled = scalings.scaled_inputs(X[counted]), scalings.scaled_targets(y[counted])
-    table = np.asfortranarray(np.column_stack(scaled) + 0.0)
-    d = scaled[0].shape[1]
-    signs = _signs(table, w / w.max(), real_valued)
-    if row_values is not None:
-        table = np.column_stack([table, scalings.scaled_rows(row_values.take(counted))])
+    table = np.asfortranarray(np.column_stack([inputs, scalings.scaled_targets(rows.y)]) + 0.0)
+    d = inputs.shape[1]
+    signs = _signs(table, weights / weights.max(), real_valued)
+    if rows.values is not None:
+        table = np.column_stack([table, scalings.scaled_rows(rows.values)])
         # Values that scale as the target have its sign.
-        as_target = ROW_CONSTANTS[row_values.argument].scales == "as target"
+        as_target = ROW_CONSTANTS[rows.values.argument].scales == "as target"
         signs = np.append(signs, signs[d] if as_target else 1.0)
-    order, starts = _sorted(table, signs, w)
-    # Weights are the last key of the order, so those of equal rows are added in one order, too.
-    total = np.add.reduceat(w[order], starts)
+    order, starts = _sorted(table, signs, weights)
+    # Weights are the last key of the order, so weights of equal rows are added in a fixed order.
+    total = np.add.reduceat(weights[order], starts)
     table = table[order[starts]]
     turned = signs[:d] if turn else np.ones(d)
 
     def tensor(values: np.ndarray) -> Tensor:
         return torch.as_tensor(values.copy(), dtype=dtype, device=device)
 
-    inputs = replace(scalings.inputs, scale=scalings.inputs.scale * turned)
+    turned_inputs = replace(scalings.inputs, scale=scalings.inputs.scale * turned)
     return TrainingTable(
         X=tensor(table[:, :d] * turned + 0.0),
         y=tensor(table[:, d]),
         weights=None if (total == 1).all() else tensor(total),
-        row_argument=None if row_values is None else row_values.argument,
-        row_values=None if row_values is None else tensor(table[:, d + 1]),
-        scalings=replace(scalings, inputs=inputs),
-        num_rows=len(w),
-        num_merged=len(w) - len(starts),
+        row_argument=rows.argument,
+        row_values=None if rows.values is None else tensor(table[:, d + 1]),
+        scalings=replace(scalings, inputs=turned_inputs),
+        num_rows=len(weights),
+        num_merged=len(weights) - len(starts),
     )
 
 

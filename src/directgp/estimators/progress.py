@@ -45,7 +45,7 @@ class StepCounter:
         """Whether the next step is the first of a run."""
 
     def begins_part(self, progress: Progress) -> bool:
-        """Return whether this is the first step of another part than that of the last step."""
+        """Return whether this step is the first of a new part."""
         return self.steps > 0 and _part(progress) != _part(self.last)
 
     def add(self, progress: Progress, now: float) -> None:
@@ -128,9 +128,17 @@ class FitProgress(Monitor):
     """
 
     level: int = 1
+    """Level of detail, the parameter `verbose` of the estimators."""
+
     console: "Console | None" = None
+    """Terminal or notebook; None for standard error."""
+
     every: float = 5.0
+    """Seconds between two plain lines."""
+
     clock: Callable[[], float] = time.perf_counter
+    """Returns the time in seconds."""
+
     _counter: StepCounter = field(init=False, repr=False)
     _error: BaseException | None = field(init=False, repr=False)
     _live: "Live | None" = field(init=False, repr=False)

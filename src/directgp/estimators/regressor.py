@@ -14,7 +14,7 @@ from typing_extensions import override
 from directgp.estimators.base import SparseGPEstimator
 from directgp.estimators.explanations import FeatureRelevance, feature_relevance
 from directgp.estimators.fit_procedure import unchanged_on_error
-from directgp.estimators.frames import deviation
+from directgp.estimators.frames import means, moments, number_frame
 from directgp.estimators.messages import regression_target
 from directgp.estimators.outputs import (
     average,
@@ -35,7 +35,6 @@ from directgp.likelihoods.base import Likelihood
 from directgp.likelihoods.units import in_units
 from directgp.plots import plot_pit
 from directgp.plots.style import require_matplotlib
-from directgp.predictive.api import point_prediction
 from directgp.registry import LIKELIHOODS
 
 if TYPE_CHECKING:
@@ -164,7 +163,6 @@ class SparseGPRegressor(RegressorMixin, SparseGPEstimator):
     _task = "regression"
     _default_mean = "zero"
 
-    @override
     def fit(
         self,
         X: ArrayLike,
@@ -225,7 +223,7 @@ class SparseGPRegressor(RegressorMixin, SparseGPEstimator):
         Parameters
         ----------
         X, y, sample_weight, noise, upper
-            One or more new rows, as in `fit`; do not repeat those of earlier calls.
+            One or more new rows, as in `fit`; do not repeat rows of earlier calls.
         """
         with unchanged_on_error(self):
             constants = row_values(self._who("partial_fit"), noise=noise, upper=upper)
@@ -238,9 +236,10 @@ class SparseGPRegressor(RegressorMixin, SparseGPEstimator):
         return self
 
     def _has_outputs(self, y: ArrayLike, held: bool) -> bool:
-        """Return whether y is for several outputs; a fitted model that is held has its number.
+        """Return whether y is for several outputs.
 
-        Targets of another number then raise an error where they are checked.
+        If a fitted model is continued (`held`), its number of outputs decides; targets of another
+        number raise an error where they are checked.
         """
         if held and (self._is_trained or "outputs_" in vars(self)):
             return "outputs_" in vars(self)
@@ -262,22 +261,16 @@ class SparseGPRegressor(RegressorMixin, SparseGPEstimator):
         """Return the mean of y, and with `return_std` its standard deviation.
 
         Where the mean does not exist or is beyond float64, the median stands in for it.
-        The deviation includes the noise; that of `predict_latent` does not. With Student's t noise,
-        whose variance may be infinite, it is half the width of the central 68 % interval.
+        The deviation includes the noise, unlike `predict_latent`. With Student's t noise, whose
+        variance may be infinite, it is half the width of the central 68 % interval.
         """
         constants = row_values(self._who("predict"), noise=noise, upper=upper)
         if not return_std:
-            (mean,) = self._over_blocks(
-                X, "predict", lambda likelihood, q, _: [point_prediction(likelihood, q)], constants
-            )
-            return self._in_units(mean)
-        mean, std = self._over_blocks(
-            X,
-            "predict",
-            lambda likelihood, q, _: [point_prediction(likelihood, q), deviation(likelihood, q)],
-            constants,
-        )
-        return self._in_units(mean), self._deviation_in_units(std)
+            (mean,) = self._over_blocks(X, "predict", means, constants)
+            return self.scalings_.targets_in_units(mean)
+        mean, std = self._over_blocks(X, "predict", moments, constants)
+        scalings = self.scalings_
+        return scalings.targets_in_units(mean), scalings.deviations_in_units(std)
 
     @over_outputs(columns)
     def predict_quantiles(
@@ -332,7 +325,7 @@ class SparseGPRegressor(RegressorMixin, SparseGPEstimator):
             Columns ``mean`` and ``sd``, the ends of intervals, and quantiles.
         """
         constants = row_values(self._who("predict_frame"), noise=noise, upper=upper)
-        return self._frame(X, intervals, quantiles, constants)
+        return number_frame(self, X, intervals, quantiles, constants)
 
     @over_outputs(columns)
     def sample_y(
@@ -347,7 +340,6 @@ class SparseGPRegressor(RegressorMixin, SparseGPEstimator):
         constants = row_values(self._who("sample_y"), noise=noise, upper=upper)
         return self._sample(X, n_samples, random_state, constants)
 
-    @override
     @over_outputs(columns)
     def log_density(
         self,
@@ -360,7 +352,6 @@ class SparseGPRegressor(RegressorMixin, SparseGPEstimator):
         constants = row_values(self._who("log_density"), noise=noise, upper=upper)
         return self._log_density(X, y, "log_density", constants)
 
-    @override
     @over_outputs(average)
     def nll(
         self,
@@ -383,7 +374,6 @@ class SparseGPRegressor(RegressorMixin, SparseGPEstimator):
         """
         return float(super().score(X, y, sample_weight))
 
-    @override
     @over_outputs(None)
     def feature_relevance(
         self,
@@ -395,7 +385,20 @@ class SparseGPRegressor(RegressorMixin, SparseGPEstimator):
         noise: ArrayLike | None = None,
         upper: ArrayLike | None = None,
     ) -> FeatureRelevance:
-        """Return how much the model uses each feature; noise or upper are those of the rows."""
+        """Return how much the model uses each feature, as a record that prints as a table.
+
+        Parameters
+        ----------
+        X, y : array-like of shape (n, n_features) and (n,)
+            Validation or test rows for the permutation importance, the increase of `nll` when one
+            column is shuffled. Each of two columns that are nearly equal may have a small one.
+        n_repeats : int
+            Shuffles of each column, at least 2. The standard error is over them, not over rows.
+        random_state : int, RandomState or None
+            Seed of the shuffles.
+        noise, upper : array-like of shape (n,)
+            As in `fit`.
+        """
         constants = row_values(self._who("feature_relevance"), noise=noise, upper=upper)
         return feature_relevance(self, X, y, constants, n_repeats, random_state)
 
@@ -423,7 +426,10 @@ class SparseGPRegressor(RegressorMixin, SparseGPEstimator):
         noise: ArrayLike | None = None,
         upper: ArrayLike | None = None,
     ) -> "Axes":
-        """Plot mean and intervals along one feature; with more, predictions against targets."""
+        """Plot mean and intervals along one feature; with more, predictions against targets.
+
+        A model whose likelihood needs noise has predictions against targets, too.
+        """
         check_is_fitted(self)
         constants = row_values(self._who("plot_predictions"), noise=noise, upper=upper)
         return plot_numbers(self, X, y, coverage, constants, ax)

@@ -29,10 +29,7 @@ from directgp.training.result import (
     TrainingResult,
 )
 
-_RECORDED = (
-    *("beta", "hyperparameters", "fit_seconds"),
-    *("exposed", "num_rows", "num_merged"),
-)
+_RECORDED = ("beta", "hyperparameters", "fit_seconds", "exposed", "num_rows", "num_merged")
 """Fitted attributes, without their last underscore, that a file holds as they are."""
 
 _PROBED = 16
@@ -42,8 +39,8 @@ _LABELS = np.array([[0.0], [1.0], [3.0]])
 """Targets that are not scaled."""
 
 
-class _Record(Strict):
-    """The record of a fit in a file; those of earlier versions lack the last two."""
+class _FitRecord(Strict):
+    """The record of a fit in a file; files of earlier versions lack the last two fields."""
 
     inputs_rounded: bool
     """Whether scaled inputs are rounded."""
@@ -94,7 +91,10 @@ class _Record(Strict):
 def save(
     model: PredictingEstimator, path: str | os.PathLike[str], table: dict[str, Any] | None = None
 ) -> None:
-    """Write a fitted estimator, with a description of its table, if it could be loaded again."""
+    """Write a fitted estimator and a description of its table.
+
+    Raises `InvalidInputError` if the file could not be loaded again.
+    """
     state = replace(state_of(model), table=table)
     for output in (state, *state.others):
         likelihood_spec(output.likelihood)
@@ -165,8 +165,8 @@ def _state_of(model: PredictingEstimator, **more: str | None) -> ModelState:
 def load(path: str | os.PathLike[str], device: str = "auto") -> Any:
     """Load a model that its `save` method wrote.
 
-    No code in the file is run. Predictions equal those of the saved model, bit for bit on the same
-    machine.
+    No code in the file is run. The loaded model gives the predictions of the saved model, bit for
+    bit on the same machine.
 
     Parameters
     ----------
@@ -211,10 +211,10 @@ def load_with_table(path: str | os.PathLike[str], device: str) -> tuple[Any, dic
 
 
 def _loaded(state: ModelState, device: str) -> PredictingEstimator:
-    """Return the estimator of one or several outputs; raise if it is not sound as a whole."""
-    records = [_Record.model_validate(output.record) for output in (state, *state.others)]
+    """Return the estimator of one or several outputs; raise if its parts are inconsistent."""
+    records = [_FitRecord.model_validate(output.record) for output in (state, *state.others)]
     members = [
-        # Parameters are those of all outputs.
+        # All outputs have the parameters of the first.
         _estimator(replace(output, params=state.params), record, device)
         for output, record in zip((state, *state.others), records, strict=True)
     ]
@@ -224,7 +224,7 @@ def _loaded(state: ModelState, device: str) -> PredictingEstimator:
 
 
 def _with_outputs(members: list[PredictingEstimator], names: list[Any]) -> PredictingEstimator:
-    """Return the model whose outputs these are."""
+    """Return the model of several outputs, given a model for each."""
     first = members[0]
     for member in members:
         if type(member) is not type(first) or _inputs_of(member) != _inputs_of(first):
@@ -242,8 +242,8 @@ def _inputs_of(model: PredictingEstimator) -> tuple[int, list[str] | None]:
     return model.n_features_in_, None if names is None else names.tolist()
 
 
-def _estimator(state: ModelState, record: _Record, device: str) -> PredictingEstimator:
-    """Return the estimator of one output, with parts that fit each other."""
+def _estimator(state: ModelState, record: _FitRecord, device: str) -> PredictingEstimator:
+    """Return the estimator of one output; raise if its parts are inconsistent."""
     make = getattr(import_module("directgp.estimators"), state.estimator)
     model: PredictingEstimator = make(**{**state.params, "device": device})
     model._check_parameters()
@@ -315,7 +315,7 @@ def _threshold(value: float | None) -> float:
 
 
 def _probe(model: PredictingEstimator) -> None:
-    """Raise if a model cannot describe itself, or predicts nothing finite at inducing inputs."""
+    """Raise if a model has no summary, or predictions at inducing inputs are not finite."""
     summary_of(model)
     with torch.no_grad():
         parameters = description(model.likelihood_, 1.0)

@@ -3,33 +3,62 @@
 They accept pipelines and searches, and score the estimator inside.
 """
 
-from collections.abc import Callable
-from typing import Any, final
+from abc import ABC, abstractmethod
+from typing import Any, ClassVar, final
 
 import numpy as np
 from sklearn.base import BaseEstimator
 from sklearn.utils.validation import check_consistent_length, column_or_1d
+from typing_extensions import override
 
 from directgp.errors import UnsupportedError, require
-from directgp.estimators.outputs import parts_of
+from directgp.estimators.outputs import calls_of
 from directgp.estimators.validation import ArrayLike, check_sample_weight, numbers, plain_array
 
+RowConstants = dict[str, ArrayLike]
+"""Row values by the name of their argument."""
+
 _COVERAGE = 0.9
+"""Probability of the intervals."""
 
 
-class Scorer(BaseEstimator):
+class Scorer(BaseEstimator, ABC):
     """A scorer with metadata routing: `set_score_request(exposure=True)`."""
 
-    score: Callable[..., float]
+    _method: ClassVar[str]
+    """Method of the estimator that the score needs."""
 
     def __call__(self, estimator: Any, X: ArrayLike, y: ArrayLike, **given: Any) -> float:
         """Return the score; scikit-learn passes the routed metadata as keywords."""
         return self.score(estimator, X, y, **given)
 
+    def score(
+        self,
+        estimator: Any,
+        X: ArrayLike,
+        y: ArrayLike,
+        sample_weight: ArrayLike | None = None,
+        exposure: ArrayLike | None = None,
+        trials: ArrayLike | None = None,
+        noise: ArrayLike | None = None,
+        upper: ArrayLike | None = None,
+    ) -> float:
+        """Return the score of a fitted estimator, a pipeline or a search."""
+        model, inputs = _inside(estimator, X, self._method)
+        row_values = {"exposure": exposure, "trials": trials, "noise": noise, "upper": upper}
+        constants = {name: values for name, values in row_values.items() if values is not None}
+        return self._score(model, inputs, y, sample_weight, constants)
+
+    @abstractmethod
+    def _score(
+        self, model: Any, X: Any, y: ArrayLike, sample_weight: Any, constants: RowConstants
+    ) -> float:
+        """Return the score of a fitted estimator, with the row values by name."""
+
 
 @final
 class NegNLL(Scorer):
-    """Mean log density of the targets: `neg_nll`.
+    """Mean log density of the targets, minus `nll`: `neg_nll`.
 
     Examples
     --------
@@ -44,56 +73,40 @@ class NegNLL(Scorer):
     2
     """
 
-    def score(
-        self,
-        estimator: Any,
-        X: ArrayLike,
-        y: ArrayLike,
-        sample_weight: ArrayLike | None = None,
-        exposure: ArrayLike | None = None,
-        trials: ArrayLike | None = None,
-        noise: ArrayLike | None = None,
-        upper: ArrayLike | None = None,
+    _method = "nll"
+
+    @override
+    def _score(
+        self, model: Any, X: Any, y: ArrayLike, sample_weight: Any, constants: RowConstants
     ) -> float:
-        """Return minus `nll` of a fitted estimator, a pipeline or a search."""
-        model, inputs = _inside(estimator, X, "nll")
-        constants = _given(exposure=exposure, trials=trials, noise=noise, upper=upper)
-        return -float(model.nll(inputs, y, sample_weight, **constants))
+        return -float(model.nll(X, y, sample_weight, **constants))
 
 
 @final
 class NegCoverageError(Scorer):
-    """Minus the distance between 0.9 and the coverage of 90 % intervals: `neg_coverage_error`."""
+    """Minus the distance between 0.9 and the coverage of 90 % intervals: `neg_coverage_error`.
 
-    def score(
-        self,
-        estimator: Any,
-        X: ArrayLike,
-        y: ArrayLike,
-        sample_weight: ArrayLike | None = None,
-        exposure: ArrayLike | None = None,
-        trials: ArrayLike | None = None,
-        noise: ArrayLike | None = None,
-        upper: ArrayLike | None = None,
+    With several outputs it is the mean over them.
+    """
+
+    _method = "predict_interval"
+
+    @override
+    def _score(
+        self, model: Any, X: Any, y: ArrayLike, sample_weight: Any, constants: RowConstants
     ) -> float:
-        """Return minus abs(coverage − 0.9), with the rows weighted by `sample_weight`.
-
-        With several outputs it is the mean over them.
-        """
-        model, inputs = _inside(estimator, X, "predict_interval")
-        constants = _given(exposure=exposure, trials=trials, noise=noise, upper=upper)
         if hasattr(model, "outputs_"):
-            arguments = {"X": inputs, "y": y, "sample_weight": sample_weight, **constants}
-            parts = parts_of(model, "predict_interval", arguments)
-            # An output without a target in these rows has no score.
-            asked = [part for part in parts if part.rows is None or part.rows.any()]
-            return float(np.mean([self.score(part.model, **part.arguments) for part in asked]))
-        target = numbers(column_or_1d(plain_array(y)), "neg_coverage_error")
-        check_consistent_length(inputs, target)
-        weights = check_sample_weight(sample_weight, target[:, None], "neg_coverage_error")
-        lower, upper = model.predict_interval(inputs, _COVERAGE, **constants)
-        inside = np.average((lower <= target) & (target <= upper), weights=weights)
-        return -abs(float(inside) - _COVERAGE)
+            arguments = {"X": X, "y": y, "sample_weight": sample_weight, **constants}
+            calls = calls_of(model, self._method, arguments)
+            scores = [self.score(call.model, **call.arguments) for call in calls if call.has_rows]
+            return float(np.mean(scores))
+        targets = numbers(column_or_1d(plain_array(y)), "neg_coverage_error")
+        check_consistent_length(X, targets)
+        weights = check_sample_weight(sample_weight, targets[:, None], "neg_coverage_error")
+        lower, upper = model.predict_interval(X, _COVERAGE, **constants)
+        covered = np.average((lower <= targets) & (targets <= upper), weights=weights)
+        # −|coverage − 0.9|
+        return -abs(float(covered) - _COVERAGE)
 
 
 neg_nll = NegNLL()
@@ -106,11 +119,6 @@ def get_scorer(name: str) -> Scorer:
     """Return the scorer of that name, "neg_nll" or "neg_coverage_error"."""
     require(name in _SCORERS, "name of get_scorer", f"one of {sorted(_SCORERS)}", repr(name))
     return _SCORERS[name]
-
-
-def _given(**row_values: ArrayLike | None) -> dict[str, ArrayLike]:
-    """Return the arguments that are not None."""
-    return {name: values for name, values in row_values.items() if values is not None}
 
 
 def _inside(estimator: Any, X: ArrayLike, method: str) -> tuple[Any, Any]:

@@ -8,6 +8,7 @@ from typing import Any, Literal, final, get_args
 import numpy as np
 import torch
 from gpytorch.kernels import Kernel
+from sklearn.utils import check_random_state
 from sklearn.utils._param_validation import Interval, Options, StrOptions
 
 from directgp.environment import cores
@@ -50,7 +51,7 @@ CONSTRAINTS: dict[str, list[Any]] = {
     "n_jobs": [Integral, None],
     "missing": [StrOptions({"error", "impute"})],
 }
-"""Constraints on the parameters of all estimators but the likelihood."""
+"""Constraints of the parameters other than likelihood, objective and rule."""
 
 STRUCTURE = (
     "kernel",
@@ -106,8 +107,14 @@ _CONVERTERS: dict[str, Callable[[Any], Any]] = {
 """Types of parameters that a user may give as numbers of NumPy."""
 
 
-def _as_it_is(value: Any) -> Any:
-    return value
+def plain_parameters(parameters: Mapping[str, Any]) -> dict[str, Any]:
+    """Return validated constructor parameters with numbers of NumPy as numbers of Python."""
+    return {
+        name: value
+        if value is None or isinstance(value, str) or name not in _CONVERTERS
+        else _CONVERTERS[name](value)
+        for name, value in parameters.items()
+    }
 
 
 @final
@@ -115,7 +122,7 @@ def _as_it_is(value: Any) -> Any:
 class FitSettings:
     """All settings of one call of `fit` or `partial_fit`, validated.
 
-    An estimator makes them once, from its constructor parameters and from what it knows of the
+    An estimator makes them once, from its constructor parameters (`plain_parameters`) and from the
     targets.
     """
 
@@ -136,7 +143,7 @@ class FitSettings:
     for the search by validation."""
 
     monitors: tuple[Monitor, ...] = ()
-    """Callbacks of every run, beside those of `verbose` and `time_budget`."""
+    """Callbacks of every run, in addition to the callbacks of `verbose` and `time_budget`."""
 
     objective: str | PointLoss
     """Training loss, or its name."""
@@ -216,35 +223,6 @@ class FitSettings:
     missing: Literal["error", "impute"]
     """What happens with NaN in X."""
 
-    @classmethod
-    def of(
-        cls,
-        parameters: Mapping[str, Any],
-        *,
-        task: Task,
-        num_classes: int,
-        candidates: tuple[str, ...],
-        default_mean: MeanName,
-        betas: tuple[float, ...] = (),
-        monitors: tuple[Monitor, ...] = (),
-    ) -> "FitSettings":
-        """Return the settings of constructor parameters that are validated, as plain numbers."""
-        plain: dict[str, Any] = {
-            name: value
-            if value is None or isinstance(value, str)
-            else _CONVERTERS.get(name, _as_it_is)(value)
-            for name, value in parameters.items()
-        }
-        return cls(
-            **plain,
-            task=task,
-            num_classes=num_classes,
-            candidates=candidates,
-            default_mean=default_mean,
-            betas=betas,
-            monitors=monitors,
-        )
-
     @property
     def torch_dtype(self) -> torch.dtype:
         """Precision of training."""
@@ -263,6 +241,10 @@ class FitSettings:
             return 1
         require(self.n_jobs != 0, "n_jobs", "an integer other than 0, or None", self.n_jobs)
         return self.n_jobs if self.n_jobs > 0 else max(1, cores() + 1 + self.n_jobs)
+
+    def new_seed(self) -> int:
+        """Return the seed of this call; a `RandomState` of the user gives another for each call."""
+        return int(check_random_state(self.random_state).randint(2**31 - 1))
 
     def mean_for(self, latent_scale: str) -> MeanName:
         """Return the prior mean of f on this scale."""

@@ -93,7 +93,7 @@ def candidates(
 
 
 def _for_kinds(task: Task, y: Column) -> tuple[str, ...]:
-    """Return the names for proportions, or for positive targets that are skewed."""
+    """Return the likelihoods for proportions, or for positive targets that are skewed."""
     lowest, highest = (float(y.min()), float(y.max())) if len(y) else (0.0, 0.0)
     kinds = set()
     if 0 < lowest and highest < 1:
@@ -117,7 +117,7 @@ def needs_fine_targets(likelihood: str | Likelihood, names: Sequence[str], y: Co
 
 
 def _users(task: Task, row_argument: str) -> Sequence[str]:
-    """Return the names that "auto" compares where there are row values: those that use them."""
+    """Return the likelihoods that "auto" compares for rows with this argument: all that use it."""
     users = [
         name
         for name in likelihoods_of(task)
@@ -128,7 +128,7 @@ def _users(task: Task, row_argument: str) -> Sequence[str]:
         for name in users
         if LIKELIHOODS[name].auto and LIKELIHOODS[name].load().rows.proportional
     ]
-    # The default, where no candidate uses the row values: its check says what is wrong.
+    # Without such a likelihood, take the default: its check raises the error.
     return compared or users[:1] or likelihoods_of(task)[:1]
 
 

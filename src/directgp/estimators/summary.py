@@ -104,7 +104,7 @@ class Facts:
     """Rows that repeat another one."""
 
     num_kernels: int = 1
-    """That of latent functions with a kernel and inducing inputs each."""
+    """Number of latent functions with their own kernel and inducing inputs."""
 
     jitter: float = 0.0
     """Largest jitter that was added to a matrix."""
@@ -155,17 +155,19 @@ def facts_of(model: PredictingEstimator) -> Facts:
     relevance = Explained.of(model).relevance()
 
     def in_units(deviation: float) -> float:
-        return float(model._deviation_in_units(np.array([deviation]))[0])
+        return float(model.scalings_.deviations_in_units(np.array([deviation]))[0])
 
     deviation = float(model.posterior_.prior.scale.detach().mean().sqrt())
     with torch.no_grad():
         parameters = description(model.likelihood_, in_units(1.0))
-    named = f"{kernel_name(model)} ARD" if has_ard(model) else kernel_name(model)
+    name_of_kernel = f"{kernel_name(model)} ARD" if has_ard(model) else kernel_name(model)
+    if isinstance(kernel, Kernel):
+        name_of_kernel = type(kernel).__name__
     return Facts(
         estimator=type(model).__name__,
         num_rows=model.num_rows_,
         num_features=model.n_features_in_,
-        kernel=type(kernel).__name__ if isinstance(kernel, Kernel) else named,
+        kernel=name_of_kernel,
         likelihood=type(model.likelihood_).__name__,
         num_inducing=model.posterior_.num_inducing,
         num_kernels=model.posterior_.Z.shape[:-2].numel(),
@@ -229,7 +231,7 @@ class Section(NamedTuple):
         return "\n".join([*parts, *map(bullet, self.sentences)])
 
     def html(self) -> str:
-        """Return HTML whose colours are those of the page around it; all texts are escaped."""
+        """Return HTML in the colours of the surrounding page; all texts are escaped."""
         parts = [f"<p><b>{_escaped(self.title)}</b></p>"]
         rows = [self._row(line, "td", ()) for line in self.lines]
         if self.table:
@@ -273,7 +275,7 @@ class Summary(str):
     """
 
     members: tuple[tuple[str, Facts], ...]
-    """The facts, with a title in front of those of one of several outputs."""
+    """Pairs of a title and facts, one for each output; the title of a single output is empty."""
 
     def __new__(cls, text: str, members: Sequence[tuple[str, Facts]] = ()) -> "Summary":
         """Return a summary of these facts."""
@@ -409,7 +411,7 @@ _MUCH = 1.1
 
 
 def _trade(path: BetaPath) -> str:
-    """Return what the chosen candidate gives away in its predictions; nothing if that is little."""
+    """Return how much larger the RMSE of the chosen candidate is; empty if it is little larger."""
     chosen = path.points[path.chosen]
     errors = [point.rmse for point in path.points]
     points = {error: point for error, point in zip(errors, path.points, strict=True) if error}

@@ -59,7 +59,7 @@ def finite_inputs(
     min_rows: int = 1,
     gaps: bool = False,
 ) -> Float64[np.ndarray, "n d"]:
-    """Return X as finite float64; raise if its features are not those of `fit`.
+    """Return X as finite float64; raise if `fit` had other features.
 
     With `gaps`, NaN is allowed.
     """
@@ -175,7 +175,7 @@ def check_classes(classes: Shaped[np.ndarray, " c"], who: str) -> None:
 def declared_classes(
     classes: ArrayLike, before: Shaped[np.ndarray, " c"] | None, who: str
 ) -> Shaped[np.ndarray, " c"]:
-    """Return the user's classes, sorted; raise if they differ from those of an earlier call."""
+    """Return the user's classes, sorted; raise if an earlier call had other classes."""
     values = np.asarray(classes).ravel()
     for value in filter(_is_missing, values.tolist()):
         refuse(who, "labels, none of them missing", repr(value))
@@ -195,6 +195,7 @@ class RowValues(NamedTuple):
     """A name in `ROW_CONSTANTS`."""
 
     values: Any
+    """One number for each row."""
 
     def checked(self, n: int, who: str) -> "RowValues":
         """Return the values in float64; raise unless each row has an allowed one."""
@@ -210,13 +211,15 @@ class RowValues(NamedTuple):
         return RowValues(self.argument, values)
 
     def take(self, rows: Any) -> "RowValues":
-        """Return the values of some rows."""
+        """Return the values of the rows that a mask or an index selects."""
         return RowValues(self.argument, self.values[rows])
 
 
-def row_values(who: str, **given: ArrayLike | None) -> RowValues | None:
-    """Return the row values among these arguments; raise if there are two."""
-    constants = [RowValues(name, values) for name, values in given.items() if values is not None]
+def row_values(who: str, **arguments: ArrayLike | None) -> RowValues | None:
+    """Return the row values, the argument that is not None; raise if there are two."""
+    constants = [
+        RowValues(name, values) for name, values in arguments.items() if values is not None
+    ]
     names = " and ".join(constant.argument for constant in constants)
     require(len(constants) < 2, f"{names} of {who}", "given one at a time", "all of them")
     return constants[0] if constants else None
@@ -260,19 +263,17 @@ def check_whole(value: Any, least: int, name: str) -> None:
     require(whole, name, f"an integer of at least {least}", repr(value))
 
 
-def checked_levels(levels: Any, who: str) -> list[float]:
-    """Return one or more levels of quantiles; raise unless they lie between 0 and 1."""
-    name = f"levels of {who}"
-    allowed = "between 0 and 1, ends excluded"
+def check_shares(shares: Any, name: str) -> list[float]:
+    """Return one or more probabilities as a list; raise unless they lie between 0 and 1."""
     try:
-        values = np.atleast_1d(np.asarray(levels, dtype=np.float64))
+        values = np.atleast_1d(np.asarray(shares, dtype=np.float64))
     except (TypeError, ValueError):
-        refuse(name, "numbers", repr(levels))
+        refuse(name, "numbers", repr(shares))
     require(values.ndim == 1, name, "a number or a list of numbers", f"shape {values.shape}")
-    numbers: list[float] = values.tolist()
-    for value in numbers:
-        require(0 < value < 1, name, allowed, value)
-    return numbers
+    probabilities: list[float] = values.tolist()
+    for probability in probabilities:
+        require(0 < probability < 1, name, "between 0 and 1, ends excluded", probability)
+    return probabilities
 
 
 def _require_rows(

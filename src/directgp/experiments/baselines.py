@@ -11,7 +11,7 @@ from scipy.optimize import minimize_scalar
 from scipy.special import logit
 from scipy.stats import nbinom, poisson
 
-from directgp.experiments.splits import ScaledRows
+from directgp.experiments.splits import ScaledParts
 from directgp.likelihoods import Gaussian, Logistic, NegativeBinomial, Poisson, Softmax
 from directgp.likelihoods.base import Likelihood
 from directgp.registry import Task
@@ -26,22 +26,22 @@ _PENALTIES = tuple(10.0**k for k in range(-4, 4))
 """Penalties of linear models, of which validation chooses one."""
 
 _MAX_TREES = 300
+"""Trees of which validation chooses how many are used."""
 
 _SMALLEST = 1e-6
 """Distance of probabilities from 0 and 1, and smallest rate."""
 
 
 def predict_baseline(
-    name: str, task: Task, rows: ScaledRows, seed: int
+    name: str, task: Task, rows: ScaledParts, seed: int
 ) -> tuple[Likelihood, Marginals]:
     """Return the predictive distribution of the test rows by "mean", "linear" or "boosting".
 
-    It is that of a likelihood whose f is known; a linear regression adds its own uncertainty.
+    It is the distribution of a likelihood with known f; linear regression adds its uncertainty.
     """
-    (X, y), (Xv, yv), (Xt, _) = (
-        tuple(tensor.double().cpu().numpy() for tensor in part)
-        for part in (rows.train, rows.validation, rows.test)
-    )
+    X, y = rows.train
+    Xv, yv = rows.validation
+    Xt, _ = rows.test
     if task == "regression" and name == "linear":
         from sklearn.linear_model import BayesianRidge
 
@@ -121,7 +121,7 @@ def _boosting(
 
 
 def _chances(model: Any, probabilities: Column, num_classes: int) -> Column:
-    """Return P(class 1) of two classes, or the probabilities of all, 0 if not in training."""
+    """Return P(class 1) of two classes, or all probabilities; 0 for a class not in training."""
     every = np.zeros((len(probabilities), num_classes))
     every[:, model.classes_.astype(int)] = probabilities
     return every[:, 1] if num_classes == 2 else every
@@ -135,7 +135,10 @@ def _best(
 
 
 def _loss(task: Task, y: Column, mean: Column) -> float:
-    """Return the squared error, or the mean negative log probability with Poisson noise."""
+    """Return the mean squared error of numbers, or the mean negative log probability.
+
+    Counts have Poisson noise.
+    """
     if task == "regression":
         return float(np.mean((y - mean) ** 2))
     if mean.ndim > 1:

@@ -4,7 +4,7 @@ import hashlib
 import math
 from abc import abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, TypeVar, final
 
@@ -62,38 +62,50 @@ def _dlm(loss: str, gaussian_only: bool = False) -> tuple[Method, Method]:
     words = loss.replace("_", " ")
     label = f"{loss.replace('_', '-')} DLM"
     start = f"Direct loss minimization: the {words} of predictions plus β times the KL term"
-    joint = f"{start}, over all parameters."
-    fixed = f"{start}, over q(u) alone; kernel, noise and inducing inputs are the ELBO's."
-    return (
-        Method(f"{name}-joint", f"{label}, joint", loss, "joint", True, joint, gaussian_only),
-        Method(f"{name}-fixed", f"{label}, fixed", loss, "fixed", True, fixed, gaussian_only),
+    joint = Method(
+        name=f"{name}-joint",
+        label=f"{label}, joint",
+        objective=loss,
+        hyperparameters="joint",
+        chooses_beta=True,
+        about=f"{start}, over all parameters.",
+        gaussian_only=gaussian_only,
     )
+    fixed = replace(
+        joint,
+        name=f"{name}-fixed",
+        label=f"{label}, fixed",
+        hyperparameters="fixed",
+        about=f"{start}, over q(u) alone; kernel, noise and inducing inputs are the ELBO's.",
+    )
+    return joint, fixed
 
+
+ELBO = Method(
+    name="elbo",
+    label="ELBO",
+    objective="elbo",
+    hyperparameters="joint",
+    chooses_beta=False,
+    about="The evidence lower bound: a bound on the probability of the training data.",
+)
+"""The start of methods that choose β."""
 
 _ALL = (
-    Method(
-        "elbo",
-        "ELBO",
-        "elbo",
-        "joint",
-        False,
-        "The evidence lower bound: a bound on the probability of the training data.",
+    ELBO,
+    replace(
+        ELBO,
+        name="beta-elbo",
+        label="β-ELBO",
+        chooses_beta=True,
+        about="The ELBO with its KL term, which keeps the model near the prior, weighted by β.",
     ),
-    Method(
-        "beta-elbo",
-        "β-ELBO",
-        "elbo",
-        "joint",
-        True,
-        "The ELBO with its KL term, which keeps the model near the prior, weighted by β.",
-    ),
-    Method(
-        "fitc",
-        "FITC",
-        "fitc",
-        "joint",
-        False,
-        "The fully independent training conditional, by its own marginal likelihood.",
+    replace(
+        ELBO,
+        name="fitc",
+        label="FITC",
+        objective="fitc",
+        about="The fully independent training conditional, by its own marginal likelihood.",
         gaussian_only=True,
     ),
     *_dlm("log_loss"),
@@ -103,59 +115,63 @@ _ALL = (
 METHODS = {method.name: method for method in _ALL}
 """The methods of the paper, in table order."""
 
-ELBO = METHODS["elbo"]
-"""Methods that choose β start from its solution."""
-
-
-def _other(name: str, label: str, about: str, kind: Literal["model", "baseline"]) -> Method:
-    return Method(name, label, "elbo", "joint", False, about, kind=kind)
-
-
-BASIC = _other(
-    "elbo-basic",
-    "ELBO, basic noise",
-    "The ELBO with Gaussian or Poisson noise in place of the likelihood that was chosen.",
-    "model",
+BASIC = replace(
+    ELBO,
+    name="elbo-basic",
+    label="ELBO, basic noise",
+    about="The ELBO with Gaussian or Poisson noise in place of the likelihood that was chosen.",
+    kind="model",
 )
-"""Shows what the choice of the likelihood changes; methods for Gaussian noise start from it."""
+"""The reference for the choice of the likelihood, and the start of methods for Gaussian noise."""
 
-DEFAULT = _other(
-    "auto",
-    "directgp fit",
-    "The default of directgp fit, on the rows for training and validation.",
-    "model",
+DEFAULT = replace(
+    ELBO,
+    name="auto",
+    label="directgp fit",
+    about="The default of directgp fit, on the rows for training and validation.",
+    kind="model",
 )
+"""The estimator with default parameters."""
 
 BASELINES = (
-    _other(
-        "mean", "mean", "The mean and the spread of the training rows, for every row.", "baseline"
+    replace(
+        ELBO,
+        name="mean",
+        label="mean",
+        about="The mean and the spread of the training rows, for every row.",
+        kind="baseline",
     ),
-    _other(
-        "linear",
-        "linear model",
-        "Bayesian ridge regression, logistic regression, or a Poisson or negative-binomial GLM.",
-        "baseline",
+    replace(
+        ELBO,
+        name="linear",
+        label="linear model",
+        about="Bayesian ridge regression, logistic regression, or a Poisson or negative-binomial "
+        "GLM.",
+        kind="baseline",
     ),
-    _other(
-        "boosting",
-        "gradient boosting",
-        "Gradient boosting of scikit-learn, with noise fitted on the validation rows.",
-        "baseline",
+    replace(
+        ELBO,
+        name="boosting",
+        label="gradient boosting",
+        about="Gradient boosting of scikit-learn, with noise fitted on the validation rows.",
+        kind="baseline",
     ),
 )
 """Methods without a Gaussian process."""
 
-_OTHERS = {method.name: method for method in (BASIC, DEFAULT, *BASELINES)}
+_WITHOUT_OBJECTIVE = {method.name: method for method in (BASIC, DEFAULT, *BASELINES)}
+"""Methods that are no objective on the chosen model."""
 
 
 def method_named(name: str) -> Method:
     """Return one of `METHODS`, or ``LOSS-joint`` or ``LOSS-fixed`` of another point loss."""
-    if name in METHODS or name in _OTHERS:
-        return METHODS.get(name) or _OTHERS[name]
+    methods = METHODS | _WITHOUT_OBJECTIVE
+    if name in methods:
+        return methods[name]
     losses = [row.name for row in LOSSES.values() if not row.evidence]
-    every = [method for loss in losses for method in _dlm(loss)]
-    of_losses = {method.name: method for method in every if method.name not in METHODS}
-    allowed = f"of {', '.join((*METHODS, *_OTHERS))}, or of {', '.join(of_losses)}"
+    of_losses = {method.name: method for loss in losses for method in _dlm(loss)}
+    names_of_losses = [method for method in of_losses if method not in METHODS]
+    allowed = f"of {', '.join(methods)}, or of {', '.join(names_of_losses)}"
     require(name in of_losses, "methods", allowed, repr(name))
     return of_losses[name]
 
@@ -172,15 +188,22 @@ def methods_to_compare(
     """Return the methods of a comparison in table order; the likelihood may be "auto"."""
     basic = likelihoods_of(task)[0] if likelihood == "auto" else likelihood
     suited = suited_methods(task, basic)
-    without_objective = tuple(m for m in _OTHERS.values() if m is not BASIC or likelihood == "auto")
+    without_objective = tuple(
+        m for m in _WITHOUT_OBJECTIVE.values() if m is not BASIC or likelihood == "auto"
+    )
     if names is None:
         return (*suited, *without_objective)
-    require(bool(names), "methods", f"at least one of {', '.join((*METHODS, *_OTHERS))}", "none")
+    require(
+        bool(names),
+        "methods",
+        f"at least one of {', '.join((*METHODS, *_WITHOUT_OBJECTIVE))}",
+        "none",
+    )
     wanted = {method_named(name) for name in names}
     if BASIC in wanted and BASIC not in without_objective:
         allowed = "another if the likelihood is given"
         refuse("methods", allowed, repr(BASIC.name), "Leave it out.")
-    losses = sorted(wanted - {*_ALL, *_OTHERS.values()}, key=lambda method: method.name)
+    losses = sorted(wanted - {*_ALL, *_WITHOUT_OBJECTIVE.values()}, key=lambda method: method.name)
     for method in (*(m for m in _ALL if m in wanted and m not in suited), *losses):
         _check_loss(method, suited, basic)
     return tuple(method for method in (*_ALL, *losses, *without_objective) if method in wanted)
@@ -309,7 +332,7 @@ def with_starts(cells: Iterable[C]) -> Iterator[C]:
 
 @final
 class Circumstances(Frozen):
-    """Where and with which versions a cell was run; they are no part of its key."""
+    """Machine, device and versions of the libraries of a finished cell; not in its key."""
 
     versions: dict[str, str]
     """Versions of directgp, Python and the libraries."""

@@ -26,7 +26,7 @@ from directgp.registry import Task
 
 @final
 class Settings(Frozen):
-    """The settings that all methods share."""
+    """Settings that all methods of a comparison share."""
 
     likelihood: str
     """Name; "auto" is chosen by evidence on the training rows of each split."""
@@ -103,7 +103,7 @@ class CompareOutcome(TrainingOutcome):
 
 
 _RUNS_OF_FIT = 5.0
-"""The time of `directgp fit`, relative to that of one objective."""
+"""Ratio of the time of `directgp fit` to the time of one objective."""
 
 
 @final
@@ -156,7 +156,7 @@ class CompareCell(Cell):
     @property
     @override
     def expected_seconds(self) -> float:
-        """Of a core; measured on tables of 100 to 10,000 rows with about 10 features."""
+        """Seconds of one core, from times of tables of 100 to 10,000 rows with 10 features."""
         method = method_named(self.method)
         if self.settings.device != "cpu":
             return math.nan

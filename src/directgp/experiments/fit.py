@@ -9,11 +9,10 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
-from typing import Any, NamedTuple, final
+from typing import Any, Literal, NamedTuple, final
 
 import numpy as np
 import torch
-from torch import Tensor
 from typing_extensions import override
 
 from directgp import estimators
@@ -21,7 +20,7 @@ from directgp.datasets.problem import Problem
 from directgp.errors import ModelFileError, NumericalError
 from directgp.estimators.base import SparseGPEstimator
 from directgp.estimators.explanations import Explained, increases
-from directgp.estimators.preprocessing import ColumnScaling
+from directgp.estimators.preprocessing import Scalings
 from directgp.estimators.summary import has_ard, kernel_name
 from directgp.experiments.baselines import predict_baseline
 from directgp.experiments.cell import (
@@ -42,7 +41,7 @@ from directgp.experiments.compare_cell import (
     ModelFacts,
     Predictions,
 )
-from directgp.experiments.splits import Array, CellData, ScaledRows, parts_of, split
+from directgp.experiments.splits import Array, CellData, ScaledParts, parts_of, split
 from directgp.likelihoods.base import Likelihood
 from directgp.metrics import COVERAGE, Judged, judge
 from directgp.registry import LIKELIHOODS, Task, likelihoods_of
@@ -139,63 +138,80 @@ def _fitted(
 ) -> Any:
     """Return the fitted estimator of a method.
 
-    Methods that choose β go on from the stored model of the ELBO, a warm start; the others train
-    from the start, with the kernel of that model if there is one.
+    Methods that choose β continue the training of the stored ELBO model. Other methods train a new
+    model, with likelihood and kernel of the stored model if there is one.
     """
     settings = cell.settings
-    if method is DEFAULT:
-        model = _estimator(cell, data, likelihood=settings.likelihood, kernel=settings.kernel)
-        model.set_params(ard=settings.ard)
-        return _fit(model, data, _rows_for_default(data), monitors=monitors)
-    stored = _loaded(start, settings.device) if start else None
-    basic = likelihoods_of(cell.task)[0]
-    if stored is not None and method is BASIC and model_facts(stored).likelihood == basic:
-        # The chosen model is the basic one, and has been trained.
-        return stored
-    if stored is not None and method.chooses_beta:
-        stored.set_params(
-            objective=method.objective,
-            beta="auto",
-            hyperparameters=method.hyperparameters,
-            warm_start=True,
-            effort="fast",
-        )
-        betas = sorted(settings.betas or coarse_grid(cell.size), reverse=True)
-        return _fit(
-            stored,
-            data,
-            data.train,
-            validation_data=data.validation,
-            betas=tuple(dict.fromkeys(betas)),
-            monitors=monitors,
-        )
     likelihood = settings.likelihood
     kernel = settings.kernel
     ard = settings.ard
-    if stored is not None:
+    if method is DEFAULT:
+        model = _estimator(cell, data, likelihood=likelihood, kernel=kernel, ard=ard)
+        return _fit(model, data, _rows_for_default(data), monitors=monitors)
+    basic = likelihoods_of(cell.task)[0]
+    if start:
+        stored = _loaded(start, settings.device)
         facts = model_facts(stored)
+        if method is BASIC and facts.likelihood == basic:
+            # The chosen model is the basic one, and has been trained.
+            return stored
+        if method.chooses_beta:
+            return _continued(stored, cell, method, data, monitors)
         likelihood = facts.likelihood
         kernel = facts.kernel
         ard = facts.ard
     if method is BASIC:
         likelihood = basic
-    model = _estimator(cell, data, likelihood=likelihood, kernel=kernel)
-    model.set_params(ard=ard, objective=method.objective, beta=1.0)
+    model = _estimator(cell, data, likelihood=likelihood, kernel=kernel, ard=ard)
+    model.set_params(objective=method.objective, beta=1.0)
     return _fit(model, data, data.train, monitors=monitors)
 
 
-def _estimator(cell: CompareCell, data: CellData, *, likelihood: str, kernel: str) -> Any:
+def _continued(
+    model: Any,
+    cell: CompareCell,
+    method: Method,
+    data: CellData,
+    monitors: tuple[Monitor, ...],
+) -> Any:
+    """Train a fitted estimator for the objective of a method, and choose β by validation."""
+    model.set_params(
+        objective=method.objective,
+        beta="auto",
+        hyperparameters=method.hyperparameters,
+        warm_start=True,
+        effort="fast",
+    )
+    betas = sorted({*(cell.settings.betas or coarse_grid(cell.size))}, reverse=True)
+    return _fit(
+        model,
+        data,
+        data.train,
+        validation_data=data.validation,
+        betas=tuple(betas),
+        monitors=monitors,
+    )
+
+
+def _estimator(
+    cell: CompareCell,
+    data: CellData,
+    *,
+    likelihood: str,
+    kernel: str,
+    ard: bool | Literal["auto"],
+) -> Any:
     """Return the estimator of a cell, not fitted."""
     settings = cell.settings
-    gaps = any(bool(np.isnan(X).any()) for X, _ in (data.train, data.validation, data.test))
     return _ESTIMATORS[cell.task](
         likelihood=likelihood,
         kernel=kernel,
+        ard=ard,
         num_inducing=settings.num_inducing or "auto",
         max_iter=settings.max_steps,
         dtype=settings.dtype,
         device=settings.device,
-        missing="impute" if gaps else "error",
+        missing="impute" if data.has_gaps else "error",
         random_state=seed_of(cell.seed, cell.repeat),
     )
 
@@ -209,7 +225,7 @@ def _fit(
     betas: tuple[float, ...] = (),
     monitors: tuple[Monitor, ...],
 ) -> Any:
-    """Fit an estimator and return it; its warnings are those of one fit, which nobody reads."""
+    """Fit an estimator and return it; ignore its warnings, which no report shows."""
     labels = isinstance(model, estimators.SparseGPClassifier)
     if labels:
         # The rows may lack a class of the table.
@@ -377,55 +393,45 @@ def thinned(losses: Sequence[float]) -> tuple[tuple[int, float], ...]:
 
 
 class PredictedTargets(NamedTuple):
-    """Predictions of the scaled targets of test rows, whose units are ``offset + scale·y``."""
+    """Predictions of the scaled targets of test rows."""
 
     likelihood: Likelihood
     """p(y given f) of the scaled targets."""
 
-    y: Tensor
+    y: Array
     """Scaled targets."""
 
     marginals: Marginals
     """q(f) of the test rows."""
 
-    offset: float
-    """Target of the user where the scaled one is 0."""
-
-    scale: float
-    """Unit of the scaled targets."""
+    scalings: Scalings
+    """Scaling of the targets."""
 
     @classmethod
     def of(cls, model: SparseGPEstimator, test: tuple[Array, Array]) -> "PredictedTargets":
         """Return the predictions of a fitted estimator."""
         X, y = test
-        targets = model.scalings_.targets
         return cls(
             likelihood=model.likelihood_,
-            y=_scaled(targets, y),
+            y=model.scalings_.exact_targets(y),
             marginals=Explained.of(model).marginals(X),
-            offset=float(targets.shift[0]),
-            scale=float(targets.scale[0]),
+            scalings=model.scalings_,
         )
 
     def judged(self, task: Task) -> Judged:
         """Return the scores, computed in float64 on the CPU."""
-        mean = self.marginals.mean
-        variance = self.marginals.variance
-        q = Marginals(mean.double().cpu(), variance.double().cpu())
+        q = Marginals(self.marginals.mean.double().cpu(), self.marginals.variance.double().cpu())
         # A copy: the model stays where it is.
         likelihood = copy.deepcopy(self.likelihood).to("cpu", torch.float64)
-        return judge(task, likelihood, self.y.double().cpu(), q, self.offset, self.scale)
-
-
-def _scaled(targets: ColumnScaling, values: Array) -> Tensor:
-    return torch.as_tensor(targets.exact(values[:, None])[:, 0]).double()
+        y = torch.as_tensor(self.y)
+        return judge(task, likelihood, y, q, self.scalings.offset, self.scalings.unit)
 
 
 def _baseline(cell: CompareCell, data: CellData) -> PredictedTargets:
     """Return the predictions of a method without a Gaussian process."""
-    rows = ScaledRows.of(data, cell.task)
+    rows = ScaledParts.of(data, cell.task)
     likelihood, q = predict_baseline(cell.method, cell.task, rows, cell.seed)
-    return PredictedTargets(likelihood, rows.test[1], q, rows.offset, rows.scale)
+    return PredictedTargets(likelihood, rows.test[1], q, rows.scalings)
 
 
 def _explanation(cell: CompareCell, explained: Explained, data: CellData) -> Explanation:

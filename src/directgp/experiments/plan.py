@@ -1,15 +1,16 @@
 """Plan a comparison of methods: its cells, and what their results make up."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal, final
+from typing import Literal, final, get_args
 
 from directgp.datasets.problem import Problem
 from directgp.errors import refuse, require
 from directgp.experiments.cell import ELBO, FailedRecord, Frozen, Method, methods_to_compare
 from directgp.experiments.compare_cell import CompareCell, ComparedFit, Settings
 from directgp.experiments.splits import Parts, parts_of
-from directgp.registry import LIKELIHOODS, Task, chosen_likelihood, likelihoods_of
+from directgp.registry import LIKELIHOODS, KernelName, Task, chosen_likelihood, likelihoods_of
 
 
 @final
@@ -203,6 +204,10 @@ def make_plan(
         require(number is None or number >= 1, name, "at least 1", number)
     for option, values in (("sizes", sizes), ("betas", betas)):
         require(values is None or len(values) > 0, option, "of at least one value", "none")
+    for beta in betas or ():
+        require(0 <= beta < math.inf, "betas", "finite numbers of at least 0", beta)
+    kernels = ("auto", *get_args(KernelName))
+    require(kernel in kernels, "kernel", f"one of {', '.join(kernels)}", repr(kernel))
     candidates = likelihoods_of(task, True, problem.num_classes)
     several = likelihood is None and len(candidates) > 1
     noise = "auto" if several else chosen_likelihood(task, likelihood, problem.num_classes)

@@ -39,6 +39,7 @@ _SETTINGS = {
 }
 
 _QUIET = {"log_to_driver": False, "logging_level": logging.ERROR}
+"""Options of Ray for no output on the terminal."""
 
 _CONNECT_TIMEOUT = 5.0
 """Seconds to wait for the head of a cluster."""
@@ -109,7 +110,7 @@ def _same_termination() -> Iterator[None]:
 
 
 def _connection_error(address: str | None, error: Exception) -> str:
-    """Describe why there is no cluster, and what to do."""
+    """Return an error message: why there is no cluster, and what to do."""
     lines = str(error).strip().splitlines() or [type(error).__name__]
     what = getattr(error, "strerror", None) or lines[0].rstrip(".")
     if address is None:
@@ -249,7 +250,7 @@ class _OpenCluster(OpenPool):
     def _read_capacity(self) -> int:
         has = self.ray.cluster_resources()
         needed = {"CPU": self.needs.cpus, "GPU": self.needs.gpus}
-        # The small addend makes ten tenths one.
+        # Add a little, so that rounding does not make ten tenths less than 1.
         jobs = (has.get(kind, 0.0) / much + 1e-9 for kind, much in needed.items() if much > 0)
         return int(min(jobs))
 

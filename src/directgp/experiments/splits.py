@@ -1,12 +1,10 @@
 """Split the rows of a problem into training, validation and test rows."""
 
 from dataclasses import dataclass
-from typing import Literal, NamedTuple, final
+from typing import NamedTuple, final
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
 from directgp.datasets.problem import Problem
 from directgp.errors import require
@@ -63,8 +61,8 @@ def parts_of(num_rows: int) -> Parts:
 def split(problem: Problem, repeat: int, size: int, seed: int) -> tuple[Rows, Rows, Rows]:
     """Return training, validation and test rows of a random split, stratified by class.
 
-    All sizes of a repeat have the same test and validation rows, and the training rows of a
-    smaller size are among those of a larger one.
+    All sizes of a repeat have the same test and validation rows, and a larger size has all
+    training rows of a smaller size.
     """
     parts = parts_of(len(problem.y))
     require(1 <= size <= parts.training, "size", f"from 1 to {parts.training}", size)
@@ -76,7 +74,7 @@ def split(problem: Problem, repeat: int, size: int, seed: int) -> tuple[Rows, Ro
 
 
 def _stratified_order(strata: NDArray[np.float64], generator: np.random.Generator) -> Rows:
-    """Return a random order in which the i-th row of a stratum of n is near i/n of the way."""
+    """Return a random order: the i-th of n rows of a stratum is near the share i/n of it."""
     place = np.empty(len(strata))
     for stratum in np.unique(strata):
         members = np.flatnonzero(strata == stratum)
@@ -103,6 +101,11 @@ class CellData(NamedTuple):
     num_classes: int = 2
     """Classes of the table, of which a part may lack some."""
 
+    @property
+    def has_gaps(self) -> bool:
+        """Whether a feature is missing in some row."""
+        return any(bool(np.isnan(X).any()) for X, _ in (self.train, self.validation, self.test))
+
     @classmethod
     def of(
         cls, problem: Problem, training: Rows, validation: Rows, test: Rows, num_training: int = 0
@@ -119,16 +122,16 @@ class CellData(NamedTuple):
         )
 
 
-class ScaledRows(NamedTuple):
-    """Scaled tensors of the three parts."""
+class ScaledParts(NamedTuple):
+    """The three parts of a split, scaled."""
 
-    train: tuple[Tensor, Tensor]
+    train: tuple[Array, Array]
     """X and y of the rows to train on."""
 
-    validation: tuple[Tensor, Tensor]
+    validation: tuple[Array, Array]
     """X and y of the validation rows."""
 
-    test: tuple[Tensor, Tensor]
+    test: tuple[Array, Array]
     """X and y of the test rows."""
 
     scalings: Scalings
@@ -137,43 +140,17 @@ class ScaledRows(NamedTuple):
     num_classes: int = 2
     """Classes of the table."""
 
-    @property
-    def offset(self) -> float:
-        """The target in its units is offset + scale·y."""
-        return float(self.scalings.targets.shift[0])
-
-    @property
-    def scale(self) -> float:
-        """Standard deviation of the training targets; 1 for labels and counts."""
-        return float(self.scalings.targets.scale[0])
-
     @classmethod
-    def of(
-        cls,
-        data: CellData,
-        task: Task,
-        dtype: Literal["float64", "float32"] = "float64",
-        device: str = "cpu",
-    ) -> "ScaledRows":
+    def of(cls, data: CellData, task: Task) -> "ScaledParts":
         """Scale inputs and real-valued targets to mean 0, deviation 1 on the training rows.
 
         If inputs have gaps, they are imputed first, by the training rows.
         """
-        parts = (data.train, data.validation, data.test)
         scalings = Scalings.from_data(
-            *data.train,
-            None,
-            inputs=True,
-            targets=task == "regression",
-            impute=any(bool(np.isnan(X).any()) for X, _ in parts),
+            *data.train, None, inputs=True, targets=task == "regression", impute=data.has_gaps
         )
-        precision = torch.float64 if dtype == "float64" else torch.float32
-        targets = scalings.targets
-
-        def tensors(X: Array, y: Array) -> tuple[Tensor, Tensor]:
-            inputs = torch.as_tensor(scalings.scaled_inputs(X))
-            scaled = torch.as_tensor(targets.exact(y[:, None]))[:, 0]
-            return inputs.to(device, precision), scaled.to(device, precision)
-
-        train, validation, test = (tensors(*part) for part in parts)
+        train, validation, test = (
+            (scalings.scaled_inputs(X), scalings.exact_targets(y))
+            for X, y in (data.train, data.validation, data.test)
+        )
         return cls(train, validation, test, scalings, data.num_classes)

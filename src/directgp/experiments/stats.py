@@ -73,8 +73,8 @@ class RankingRow:
 def ranking(comparison: Comparison, size: int) -> tuple[RankingRow, ...]:
     """Return the scores of each method, in table order, over the repeats that all have finished.
 
-    The correction of the paired test is that of the largest training size. Smaller training sets
-    share fewer rows, so the test is conservative there.
+    The paired test has the correction for the largest training size. Smaller training sets share
+    fewer rows, so the test is conservative there.
     """
     plan = comparison.plan
     runs = {
@@ -146,16 +146,16 @@ def estimates(score: Score, values: NDArray[np.float64], parts: Parts) -> list[S
 
 
 class Paired(NamedTuple):
-    """A score of one method compared with that of another, repeat by repeat."""
+    """A paired comparison of the scores of two methods, repeat by repeat."""
 
     gap: float
-    """How much lower the mean is than that of the other."""
+    """Mean score of the other method minus the mean score of this one."""
 
     p_value: float
     """Of the paired test; NaN for one repeat."""
 
     wins: int
-    """Number of repeats in which it is lower."""
+    """Number of repeats in which the score is lower."""
 
     @property
     def significant(self) -> bool:
@@ -176,9 +176,10 @@ def corrected_p_value(
 ) -> float:
     """Return the two-sided p-value of a paired t-test, corrected for splits that share rows.
 
-    Random splits of one table are not independent. The variance of the mean is therefore
-    (1/J + n_test/n_train) times that of a difference (Nadeau and Bengio, 2003). Error rates of few
-    rows often differ by the same amount; their deviation is at least one row, the resolution.
+    Random splits of one table are not independent. With J repeats, the variance of the mean is
+    therefore (1/J + n_test/n_train) times the variance of a difference (Nadeau and Bengio, 2003).
+    Error rates of few rows often differ by the same amount; their deviation is at least one row,
+    the resolution.
     """
     repeats = len(differences)
     if repeats < 2:
@@ -189,6 +190,7 @@ def corrected_p_value(
         return math.nan
     if deviation == 0:
         return 1.0 if mean == 0 else 0.0
+    # t = d̄ / (s √(1/J + n_test/n_train)), with J − 1 degrees of freedom
     t = mean / (deviation * math.sqrt(1 / repeats + test_over_training))
     return float(2 * stats.t.sf(abs(t), repeats - 1))
 

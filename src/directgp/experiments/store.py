@@ -92,8 +92,8 @@ class Store:
     Each change is one transaction: after a kill or a power cut a result is stored wholly or not at
     all. Each row has a checksum: a row that does not match it counts as missing, and its key is
     added to `damaged`. A program leases a cell before it runs it. A lease expires when its program
-    dies. The file is created if missing, and that of an earlier version gets checksums; neither is
-    done with `read_only`. `timeout` is in seconds, for the lock of another program.
+    dies. A missing file is created, and a file of an earlier version gets checksums, except with
+    `read_only`. `timeout` is the number of seconds to wait for the lock of another program.
     """
 
     def __init__(self, path: Path, timeout: float = TIMEOUT, *, read_only: bool = False) -> None:
@@ -153,7 +153,7 @@ class Store:
         return records
 
     def failures(self, cells: Iterable[C]) -> list[FailedRecord[C]]:
-        """Return those of these cells that failed."""
+        """Return the failures among these cells."""
         rows = ((cell, self._file.row("failures", cell.key)) for cell in cells)
         return [FailedRecord(cell, *row[2:4]) for cell, row in rows if row is not None]
 
@@ -206,8 +206,8 @@ class Store:
     def _is_foreign(self, key: str, token: str, where: str, pid: int, beat: float) -> bool:
         """Return whether a lease is of another program that lives, as far as can be checked.
 
-        A living program changes the lease. How long it has not is measured by the clock of this
-        process, since those of two machines may differ.
+        A living program renews the lease. The time since the last renewal is measured by the clock
+        of this process, since clocks of two machines may differ.
         """
         if token == self._token:
             return False

@@ -16,6 +16,8 @@ from directgp.errors import StoreError
 # The file has no write-ahead log, which needs shared memory: so it works on network file systems.
 
 _SCHEMA = 1002
+"""Version of the tables."""
+
 _HEADER = 100
 """Bytes of the header of a database."""
 
@@ -42,8 +44,13 @@ _SCANS = {
     "results": "select rowid, * from results not indexed",
     "failures": "select rowid, * from failures not indexed",
 }
+"""Queries that read every row of a table without its index."""
 
-TABLES = {n: f"{c}, sha256 text" if n in _CHECKED else c for n, c in _PLAIN.items()}
+TABLES = {
+    name: f"{columns}, sha256 text" if name in _CHECKED else columns
+    for name, columns in _PLAIN.items()
+}
+"""Columns after the key, with the checksum."""
 
 _OLD = {"cells": "cell text, outcome text, predictions blob, model blob"}
 """Stores of `compare` up to version 0.5; later versions kept the table beside theirs."""
@@ -231,7 +238,7 @@ class StoreFile:
                 self._upgrade(self._tables())
 
     def _tables(self) -> dict[str, str]:
-        """Return the columns of the tables; raise `StoreError` if they are not those of a store."""
+        """Return the columns of the tables; raise `StoreError` if a store has others."""
         ((application,),) = self.rows("pragma application_id")
         ((schema,),) = self.rows("pragma user_version")
         tables = {}
@@ -301,7 +308,7 @@ class StoreFile:
                 raise
 
     def _find(self) -> tuple[int, int] | None:
-        """Return what identifies the file at the path, None if there is none."""
+        """Return device and inode of the file at the path; None if the file is missing."""
         try:
             status = self.path.stat()
         except OSError:

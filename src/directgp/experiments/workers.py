@@ -52,7 +52,10 @@ class WorkerStatus(NamedTuple):
 
 
 _IDLE = (-1.0,) * 5
+"""Numbers of an idle worker."""
+
 _FIELDS = len(_IDLE)
+"""Numbers of one worker."""
 
 Slots = Any
 """Shared memory, an array of floats with `_FIELDS` numbers per worker."""
@@ -88,6 +91,7 @@ class FailedJob(NamedTuple):
     """The result of a job that failed."""
 
     reason: str
+    """Why it failed."""
 
 
 Publish = Callable[[WorkerStatus | None], None]
@@ -100,10 +104,19 @@ class StatusMonitor(Monitor):
     """Publishes each training step; raises `StoppedError` when the job is to stop."""
 
     job: int
+    """Number of the job."""
+
     publish: Publish
+    """Receives the status after every step."""
+
     is_stopped: Callable[[], bool]
+    """Whether the job is to stop."""
+
     _run: int = field(default=0, init=False)
+    """Number of the training run."""
+
     _last_check: float = field(default=-1.0, init=False)
+    """Time of the last call of `is_stopped`."""
 
     @override
     def __call__(self, progress: Progress) -> None:
@@ -130,10 +143,19 @@ class Call:
     """
 
     function: Callable[..., Any]
+    """Runs the cell."""
+
     cell: Any
+    """The cell."""
+
     rows: Callable[[Any, Any], Any]
+    """Returns the rows of the cell, given cell and problem."""
+
     problem: Any
+    """The data."""
+
     model: bytes = b""
+    """The trained model that the cell starts from."""
 
     @property
     def arguments(self) -> tuple[Any, ...]:
@@ -243,7 +265,7 @@ class OpenPool(ABC):
 
     @abstractmethod
     def submit(self, number: int, call: Call) -> Future[Any]:
-        """Start a job; its result is that of the function, or `FailedJob`."""
+        """Start a job; return a future with the result of the function, or `FailedJob`."""
 
     @abstractmethod
     def statuses(self) -> list[WorkerStatus]:
@@ -280,6 +302,7 @@ class LocalWorkers(Pool):
     """Processes of this machine, each on one core."""
 
     workers: int
+    """Number of processes."""
 
     def __post_init__(self) -> None:
         require(self.workers >= 1, "workers", "at least 1", self.workers)
@@ -304,7 +327,7 @@ class LocalWorkers(Pool):
             try:
                 executor.shutdown(wait=True, cancel_futures=True)
             except BaseException:
-                # One that is being started would print that what it is given is gone.
+                # Kill: a worker that is being started would print that its arguments are gone.
                 for worker in list((executor._processes or {}).values()):
                     worker.kill()
                 raise
@@ -321,7 +344,10 @@ class _LocalPool(OpenPool):
     """Passes jobs to processes, or runs each in this process when it is submitted."""
 
     slots: Slots
+    """Statuses of the workers."""
+
     executor: ProcessPoolExecutor | None = None
+    """The processes; None for this process."""
 
     @override
     def capacity(self) -> int:
@@ -336,7 +362,7 @@ class _LocalPool(OpenPool):
         function = call.function
         arguments = call.arguments
         if self.executor is not None:
-            # Another thread may receive Ctrl-C: a worker half started would not be known.
+            # Block Ctrl-C, which another thread may receive: the executor must list the worker.
             with block_interrupt(), defer_interrupt():
                 return self.executor.submit(_run_in_worker, number, function, arguments)
         future: Future[Any] = Future()

@@ -12,8 +12,8 @@ from sklearn.utils.validation import check_is_fitted
 from directgp.environment import versions
 from directgp.errors import NumericalError, require
 from directgp.estimators.base import SparseGPEstimator
-from directgp.estimators.frames import check_shares, deviation
-from directgp.estimators.validation import RowValues
+from directgp.estimators.frames import deviation
+from directgp.estimators.validation import RowValues, check_shares
 from directgp.export.family import TargetFamily
 from directgp.export.heads import check_exportable, log_chances, numbers, probabilities
 from directgp.export.latents import in_float64, latents_of, scaled_inputs
@@ -31,7 +31,7 @@ def program_of(model: Any, levels: Sequence[float] | float, row_value: float | N
     is_estimator = isinstance(model, SparseGPEstimator)
     require(is_estimator, f"model of {_WHO}", "an estimator of directgp", type(model).__name__)
     check_is_fitted(model)
-    wanted = tuple(check_shares(levels, "levels", _WHO))
+    wanted = tuple(check_shares(levels, f"levels of {_WHO}"))
     number = row_value is None or isinstance(row_value, Real)
     require(number, f"row_value of {_WHO}", "a number", repr(row_value))
     members = vars(model).get("outputs_", [model])

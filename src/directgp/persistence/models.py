@@ -59,8 +59,12 @@ MODEL = FileKind(
 )
 
 _LABEL_TYPES: dict[str, type[Any]] = {
-    **{"b": bool, "i": int, "u": int, "f": float},
-    **{"U": str, "O": str},
+    "b": bool,
+    "i": int,
+    "u": int,
+    "f": float,
+    "U": str,
+    "O": str,
 }
 """Python types of labels by the kind of their dtype."""
 
@@ -204,6 +208,7 @@ def _decode(contents: Contents) -> ModelState:
 
 
 def _decoded(manifest: schema.Manifest, tensors: dict[str, Tensor]) -> ModelState:
+    """Return the model of a validated manifest, and the models of further outputs."""
     parts: dict[str, dict[str, Tensor]] = {}
     for name, tensor in under("others.", tensors).items():
         output, _, rest = name.partition(".")
@@ -223,7 +228,9 @@ def _decoded(manifest: schema.Manifest, tensors: dict[str, Tensor]) -> ModelStat
         posterior=posterior,
         likelihood=_load_likelihood(manifest.likelihood, under("likelihood.", tensors)),
         # Sort the names: a safetensors file does not keep the order.
-        arrays={name: _array(name, at) for name, at in sorted(under("arrays.", tensors).items())},
+        arrays={
+            name: _array(name, tensor) for name, tensor in sorted(under("arrays.", tensors).items())
+        },
         classes=None if manifest.classes is None else _load_classes(manifest.classes),
         feature_names=manifest.feature_names,
         stages=tuple(StageResult.from_json(dict(stage)) for stage in manifest.stages),

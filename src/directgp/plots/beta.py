@@ -55,7 +55,10 @@ class BetaAxis:
     """The smallest β above 0."""
 
     high: float
+    """The largest β."""
+
     has_zero: bool
+    """Whether β = 0 has a place."""
 
     @classmethod
     def of(cls, betas: Sequence[float]) -> "BetaAxis":

@@ -27,10 +27,19 @@ class Line:
     """Means along x with their standard errors, which are NaN for a single value."""
 
     label: str
+    """Name in the legend."""
+
     mark: Mark
+    """Colour, marker and line style."""
+
     x: Array
+    """Rising places."""
+
     mean: Array
+    """Mean at each place."""
+
     error: Array
+    """Standard error of each mean."""
 
     @classmethod
     def of(cls, label: str, mark: Mark, pairs: Iterable[tuple[float, float]]) -> "Line":

@@ -117,7 +117,7 @@ def draw_partial_dependence(
 ) -> None:
     """Draw mean and band as a curve, or as a mark at each value of a feature that has few.
 
-    `limits` are those of the vertical axis: `dependence_limits` of all panels.
+    `limits` are the ends of the vertical axis: `dependence_limits` of all panels.
     """
     canvas(ax)
     curves = zip(*map(np.atleast_2d, (found.mean, found.lower, found.upper)), strict=True)

@@ -91,9 +91,16 @@ class Mark:
     """Colour, marker and line style of one line."""
 
     color: str
+    """Colour of line and markers."""
+
     marker: str
+    """Marker of matplotlib."""
+
     line: str
+    """Line style of matplotlib."""
+
     filled: bool = True
+    """Whether markers are filled with the colour."""
 
     @property
     def style(self) -> dict[str, Any]:

@@ -1,7 +1,8 @@
-"""Draw the pictures of a comparison; apart from `compare`, which has the texts of its page."""
+"""Draw the pictures for the report of a comparison."""
 
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any, TypeVar
 
 import numpy as np
@@ -71,6 +72,9 @@ _MAX_TICKS = 20
 
 _MAX_TICK = 12
 """Largest number of letters of a name along a matrix."""
+
+_SQUARE = Layout(height=3.6, min_width=2.4, min_width_narrow=2.4, max_width=3.9)
+"""Layout of panels with equal axes."""
 
 _Content = TypeVar("_Content")
 
@@ -244,7 +248,13 @@ def _calibration(findings: Findings) -> Picture | None:
             f"number of rows{', each of which counts once for every class' if many else ''}."
         )
         intro = "Observed share against predicted probability. Mean distance from the diagonal, "
-        layout = Layout(2.2, 1.9, 1.7, x_label="predicted probability", y_label="observed share")
+        layout = Layout(
+            height=2.2,
+            min_width=1.9,
+            min_width_narrow=1.7,
+            x_label="predicted probability",
+            y_label="observed share",
+        )
     else:
         panels = _pit_panels(usable, findings.num_repeats)
         caption = (
@@ -255,10 +265,21 @@ def _calibration(findings: Findings) -> Picture | None:
             "calibrated method."
         )
         intro = "Histograms of the PIT, 1 throughout if calibrated. "
-        transform = "probability integral transform"
-        layout = Layout(1.75, 1.9, 1.7, x_label=transform, y_label="density")
-    alt = intro + _described(panels)
-    return Picture("calibration", "Calibration", caption, alt, panels, layout)
+        layout = Layout(
+            height=1.75,
+            min_width=1.9,
+            min_width_narrow=1.7,
+            x_label="probability integral transform",
+            y_label="density",
+        )
+    return Picture(
+        name="calibration",
+        title="Calibration",
+        caption=caption,
+        alt=intro + _described(panels),
+        panels=panels,
+        layout=layout,
+    )
 
 
 def _pit_panels(predictions: dict[Method, Predictions], repeats: int) -> list[Panel]:
@@ -337,7 +358,9 @@ def _predicted_labels(
         "repeat; the method with the best NLL comes first.",
         alt=f"Histograms of the {x_label}. {_described(panels)}",
         panels=panels,
-        layout=Layout(2.4, 2.4, 2.4, x_label=x_label, y_label="test rows"),
+        layout=Layout(
+            height=2.4, min_width=2.4, min_width_narrow=2.4, x_label=x_label, y_label="test rows"
+        ),
     )
 
 
@@ -384,7 +407,7 @@ def _confusion(predictions: dict[Method, Predictions], names: Sequence[str]) -> 
         "method with the best NLL comes first.",
         alt=f"Matrices of mean probabilities. {_described(panels)}",
         panels=panels,
-        layout=Layout(3.6, 2.4, 2.4, 3.9, x_label="predicted class", y_label="actual class"),
+        layout=replace(_SQUARE, x_label="predicted class", y_label="actual class"),
     )
 
 
@@ -418,8 +441,6 @@ def predicted_numbers(predictions: dict[Method, Predictions], target: str, count
         )
 
     panels = drawn_in((BLUE, ORANGE))
-    x_label = f"actual {target}"
-    y_label = "predicted mean"
     return Picture(
         name="predicted",
         title="Predicted against actual",
@@ -430,7 +451,7 @@ def predicted_numbers(predictions: dict[Method, Predictions], target: str, count
         alt=f"Scatter of predictions around the diagonal. {_described(panels)}",
         panels=panels,
         dark_panels=drawn_in((DARK[BLUE], DARK[ORANGE])),
-        layout=Layout(3.6, 2.4, 2.4, 3.9, x_label, y_label),
+        layout=replace(_SQUARE, x_label=f"actual {target}", y_label="predicted mean"),
     )
 
 
@@ -541,5 +562,7 @@ def _dependence(findings: Findings, method: Method) -> Picture | None:
         "important features come first.",
         alt=f"Predicted mean at the smallest and the largest value. {_described(panels)}",
         panels=panels,
-        layout=Layout(2.2, 2.4, 2.4, y_label=one_line(target, 32)),
+        layout=Layout(
+            height=2.2, min_width=2.4, min_width_narrow=2.4, y_label=one_line(target, 32)
+        ),
     )

@@ -37,6 +37,7 @@ class Findings:
     """A comparison and its ranking at each size."""
 
     comparison: Comparison
+    """The results of all methods."""
 
     @cached_property
     def by_size(self) -> dict[int, tuple[RankingRow, ...]]:

@@ -23,15 +23,18 @@ MANIFEST = "directgp-files.json"
 """The file that lists what directgp has written to the folder."""
 
 FIGURES = "figures"
+"""Folder of the pictures."""
 
 _STORES = ("fits.sqlite", "cells.sqlite")
 _JOURNALS = tuple(f"{name}-journal" for name in _STORES)
 _FIXED = (*_STORES, *_JOURNALS, "report.json", "verdicts.json", "index.html", "results.parquet")
+"""Names of other files that versions without a list wrote."""
+
 _FIGURE = re.compile(
     "(scores|learning|calibration|predicted|importance|dependence|beta|training"
     r"|figure-s?\d{1,2}[a-z]?)\.(png|svg)"
 )
-"""Names of files that versions without a list wrote; names of figures are the same today."""
+"""Names of figures, in every version."""
 
 _LISTED = re.compile(r"(figures/)?\w[\w.-]*", re.ASCII)
 """Names that the list may have."""
@@ -156,7 +159,7 @@ class ReportFolder:
             self._remove_drafts()
             self._delete(self.names)
             with suppress(OSError):
-                # Not if it has files of others.
+                # The folder stays if other programs have files in it.
                 (self.path / FIGURES).rmdir()
 
     def _delete(self, names: set[str]) -> None:

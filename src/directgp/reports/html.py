@@ -24,7 +24,7 @@ PAPER = (
 
 
 _PACKAGE = "directgp.reports"
-"""Its folder ``templates`` has what all reports share."""
+"""Package whose folder ``templates`` has the templates that all reports share."""
 
 
 def render_page(name: str, styles: Sequence[str], /, package: str = _PACKAGE, **values: Any) -> str:

@@ -430,7 +430,15 @@ def verdict(findings: Findings) -> Verdict:
             nothing = "No method has a finite NLL: nothing can be recommended"
         elif findings.comparison.runs:
             nothing = "No repeat was finished by all methods: there is nothing to compare"
-        return Verdict("", f"{nothing}.", (), None, "", (), cautions(findings))
+        return Verdict(
+            quality="",
+            choice=f"{nothing}.",
+            terms=(),
+            method=None,
+            command="",
+            details=(),
+            cautions=cautions(findings),
+        )
     best = min(finite, key=lambda row: row.scores["nll"].mean)
     elbo = findings.elbo
     default = findings.row(DEFAULT.name)
@@ -453,11 +461,11 @@ def verdict(findings: Findings) -> Verdict:
         gain = _gain(findings, rival, use)
         chosen += f" But {name}, without a Gaussian process, predicts better: it {gain}."
     return Verdict(
-        quality(findings, use),
-        chosen,
-        tuple(_terms(findings, chosen)),
-        use.method,
-        fit_command(plan.data, use.method, plan.settings, model),
-        tuple(details(findings, use)),
-        cautions(findings),
+        quality=quality(findings, use),
+        choice=chosen,
+        terms=tuple(_terms(findings, chosen)),
+        method=use.method,
+        command=fit_command(plan.data, use.method, plan.settings, model),
+        details=tuple(details(findings, use)),
+        cautions=cautions(findings),
     )

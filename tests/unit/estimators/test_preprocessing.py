@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from directgp.estimators.preprocessing import (
+    CheckedRows,
     ColumnScaling,
     Scalings,
     TrainingTable,
@@ -192,12 +193,15 @@ def canonical(
     turn: bool = False,
     signed_target: bool = False,
 ) -> TrainingTable:
-    """The training table of unscaled rows."""
+    """The training table of unscaled rows, without those of weight 0."""
+    counted = np.full(len(y), True) if weights is None else weights > 0
     return prepare_rows(
-        X,
-        y,
-        weights,
-        None if exposure is None else RowValues("exposure", exposure),
+        CheckedRows(
+            X[counted],
+            y[counted],
+            None if weights is None else weights[counted],
+            None if exposure is None else RowValues("exposure", exposure[counted]),
+        ),
         Scalings(ColumnScaling.identity(X.shape[1]), ColumnScaling.identity(1)),
         turn=turn,
         real_valued=signed_target,

@@ -2,10 +2,11 @@
 
 import numpy as np
 import pytest
+import torch
 from scipy import stats
 
 from directgp.experiments.baselines import predict_baseline
-from directgp.experiments.splits import CellData, ScaledRows
+from directgp.experiments.splits import CellData, ScaledParts
 from directgp.likelihoods import NegativeBinomial
 from directgp.likelihoods.base import Likelihood
 from directgp.likelihoods.counts import PoissonExp
@@ -24,17 +25,19 @@ TARGETS: dict[str, np.ndarray] = {
 }
 
 
-def rows(target: str, task: Task) -> ScaledRows:
+def rows(target: str, task: Task) -> ScaledParts:
     y = TARGETS[target]
     train, validation, test = slice(0, 300), slice(300, 400), slice(400, 600)
     data = CellData((X[train], y[train]), (X[validation], y[validation]), (X[test], y[test]))
-    return ScaledRows.of(data, task)
+    return ScaledParts.of(data, task)
 
 
 def nll(method: str, target: str, task: Task) -> float:
     given = rows(target, task)
     likelihood, q = predict_baseline(method, task, given, 0)
-    judged = judge(task, likelihood.double(), given.test[1], q, given.offset, given.scale)
+    y = torch.as_tensor(given.test[1])
+    scalings = given.scalings
+    judged = judge(task, likelihood.double(), y, q, scalings.offset, scalings.unit)
     return judged.means()["nll"]
 
 
@@ -53,24 +56,24 @@ def test_the_mean_of_labels_is_their_share() -> None:
 @pytest.mark.parametrize("method", ["linear", "boosting"])
 def test_labels_of_one_class_are_predicted_by_their_share(method: str) -> None:
     data = CellData((X[:20], np.ones(20)), (X[20:30], np.ones(10)), (X[30:50], np.ones(20)))
-    _, q = predict_baseline(method, "classification", ScaledRows.of(data, "classification"), 0)
+    _, q = predict_baseline(method, "classification", ScaledParts.of(data, "classification"), 0)
     assert (q.mean > 10).all()
 
 
-def of_classes() -> ScaledRows:
+def of_classes() -> ScaledParts:
     """Three classes by the first feature, and one that the training rows lack."""
     y = np.digitize(X[:, 0] + 0.3 * X[:, 1], [-0.5, 0.7]).astype(np.float64)
     y[599] = 3.0
     train, valid, test = ((X[p], y[p]) for p in (slice(300), slice(300, 400), slice(400, 600)))
-    return ScaledRows.of(CellData(train, valid, test, num_classes=4), "classification")
+    return ScaledParts.of(CellData(train, valid, test, num_classes=4), "classification")
 
 
 @pytest.mark.parametrize("method", ["mean", "linear", "boosting"])
 def test_several_classes_are_predicted_by_their_probabilities(method: str) -> None:
     given = of_classes()
     likelihood, q = predict_baseline(method, "classification", given, 0)
-    judged = judge("classification", likelihood.double(), given.test[1], q)
-    train, y = (part[1].numpy().astype(int) for part in (given.train, given.test))
+    judged = judge("classification", likelihood.double(), torch.as_tensor(given.test[1]), q)
+    train, y = (part[1].astype(int) for part in (given.train, given.test))
     assert judged.chances is not None
     chances = judged.chances.numpy()
     # A class without training rows has 10⁻⁶, before the sum is made 1.

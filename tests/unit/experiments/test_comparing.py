@@ -15,6 +15,7 @@ import torch
 import directgp
 from directgp.errors import InvalidInputError, ModelFileError, NumericalError
 from directgp.estimators import SparseGPRegressor
+from directgp.estimators.preprocessing import ColumnScaling, Scalings
 from directgp.experiments.cell import DEFAULT, METHODS, Cell, Record, seed_of
 from directgp.experiments.compare_cell import CompareCell, CompareOutcome, ModelFacts
 from directgp.experiments.comparison import compare as run_comparison
@@ -305,7 +306,8 @@ def test_scores_leave_the_model_where_it_is() -> None:
     """Its type and device are needed for the explanation."""
     noise = Gaussian(0.1).float()
     one = torch.ones(1)
-    PredictedTargets(noise, one, Marginals(one, one), 0.0, 1.0).judged("regression")
+    scalings = Scalings(ColumnScaling.identity(1), ColumnScaling.identity(1))
+    PredictedTargets(noise, np.ones(1), Marginals(one, one), scalings).judged("regression")
     assert {parameter.dtype for parameter in noise.parameters()} == {torch.float32}
 
 

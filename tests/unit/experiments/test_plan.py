@@ -55,6 +55,12 @@ def test_many_rows_are_not_all_trained_on() -> None:
         ({"num_inducing": 0}, "num_inducing must be at least 1. Got 0."),
         ({"max_steps": 0}, "max_steps must be at least 1. Got 0."),
         ({"betas": []}, "betas must be of at least one value. Got none."),
+        ({"betas": [1.0, -1.0]}, "betas must be finite numbers of at least 0. Got -1.0."),
+        ({"betas": [math.nan]}, "betas must be finite numbers of at least 0. Got nan."),
+        (
+            {"kernel": "cosine"},
+            "kernel must be one of auto, rbf, matern12, matern32, matern52.",
+        ),
         ({"sizes": []}, "sizes must be of at least one value. Got none."),
         ({"sizes": [9]}, "sizes must be 'all' or from 10 to 220"),
         ({"likelihood": "probit"}, "likelihood must be one of gaussian, student_t, "),
