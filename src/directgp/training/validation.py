@@ -171,8 +171,12 @@ def split(
         number = min(validation.number, n)
         by_turns = [order[first::number] for first in range(number)]
         parts = by_turns if by_label else list(order.tensor_split(number))
-    weights = None if data.weights is None else data.weights[torch.cat(parts)]
-    mean_weight = 1.0 if weights is None else float(weights.mean())
+    mean_weight = 1.0
+    if data.weights is not None:
+        mean_weight = float(data.weights[torch.cat(parts)].double().mean())
+    remedy = "Use Folds, or give validation data."
+    allowed = "positive for some of the validation examples"
+    require(mean_weight > 0, "weights", allowed, "zeros", remedy)
     splits = []
     for held in parts:
         mask = torch.ones(n, dtype=torch.bool, device=held.device)

@@ -155,6 +155,23 @@ def test_too_few_folds_or_rows_are_refused() -> None:
             split(bad, lone, start(X), Poisson(), seeded())
 
 
+def test_validation_examples_without_weight_are_refused() -> None:
+    """Their losses would be 0 for every candidate."""
+    held = rows(splits(HoldOut(0.2))[0].validation)
+    weights = torch.ones(23, dtype=torch.float64)
+    weights[held] = 0.0
+    data = Data(X, Y, weights)
+    with pytest.raises(InvalidInputError, match="weights must be positive for some of the valid"):
+        split(HoldOut(0.2), data, start(X), LIKELIHOOD, seeded(0))
+    assert len(split(Folds(3), data, start(X), LIKELIHOOD, seeded(0))) == 3
+
+
+def test_weights_may_be_integers() -> None:
+    weights = torch.arange(1, 24)
+    parts = split(Folds(3), Data(X, Y, weights), start(X), LIKELIHOOD, seeded(0))
+    assert [part.mean_weight for part in parts] == [12.0] * 3
+
+
 @pytest.mark.parametrize("validation", [Folds(3), HoldOut(0.3)], ids=str)
 def test_labels_come_in_equal_shares(validation: Folds | HoldOut) -> None:
     """Else a part to train on might have one label alone."""
