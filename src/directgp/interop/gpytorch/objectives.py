@@ -17,12 +17,8 @@ from typing_extensions import override
 
 from directgp.errors import InvalidInputError, UnsupportedError, require, require_all
 from directgp.interop.gpytorch.latents import latent_marginals
-from directgp.interop.gpytorch.likelihoods import (
-    GPyTorchLikelihood,
-    check_supported,
-    latents_of,
-    translated,
-)
+from directgp.interop.gpytorch.likelihoods import GPyTorchLikelihood
+from directgp.interop.gpytorch.translation import check_supported, latents_of, translated
 from directgp.likelihoods.base import Likelihood, broadcast_shape, check_shape
 from directgp.log_expectations.api import check_arguments
 from directgp.log_expectations.rule import Rule
@@ -129,15 +125,15 @@ class DirectObjective(_ApproximateMarginalLogLikelihood):
         self.step += int(self.training)
         # Build it in every call: loops that anneal β change the attribute.
         objective = Objective(self.point_loss, self.num_data, self.beta)
-        loss = objective.combine(losses, self._kl(approximate_dist_f, losses.shape[:-1]))
+        kl = self._kl(approximate_dist_f, losses.shape[:-1])
         zero = losses.new_zeros(())
         priors = (prior.log_prob(at(m)).sum() for _, m, prior, at, _ in self.named_priors())
         log_prior = sum(priors, zero).div(self.num_data)
         added = sum((term.loss() for term in self.model.added_loss_terms()), zero)
         if self.combine_terms:
-            return log_prior - loss - added
-        log_likelihood = -losses.mean(-1)
-        return log_likelihood, loss + log_likelihood, log_prior, added
+            return log_prior - objective.combine(losses, kl) - added
+        kl_term = objective.combine(torch.zeros_like(losses), kl)
+        return -losses.mean(-1), kl_term, log_prior, added
 
     @override
     def _log_likelihood_term(
