@@ -117,9 +117,11 @@ def special_of(array: Array) -> Any:
     return torch.special if isinstance(array, Tensor) else scipy.special
 
 
-def zeros(shape: int | tuple[int, ...], like: Array) -> Array:
+def zeros(shape: int | tuple[int, ...], template: Array) -> Array:
     """Return zeros with the dtype and device of another array."""
-    return like.new_zeros(shape) if isinstance(like, Tensor) else np.zeros(shape, like.dtype)
+    if isinstance(template, Tensor):
+        return template.new_zeros(shape)
+    return np.zeros(shape, template.dtype)
 
 
 def plus_product(C: Array, A: Array, B: Array) -> Array:

@@ -265,7 +265,7 @@ class InverseCurvature:
         # Store arrays: a CUDA graph cannot copy a number to the GPU.
         self._zero = zeros((), template)
         self._one = zeros((), template) + 1
-        self.known = zeros((), template)
+        self.has_pair = zeros((), template)
         """Whether there is a pair; 1 or 0."""
 
     def times(self, gradient: Vector, coordinates: Coordinates) -> Vector:
@@ -318,7 +318,7 @@ class InverseCurvature:
         R_inverse[:, place] = column[:, None]
         put(stored, ..., R_inverse)
         put(self._inverse_D, ..., self._updated(s, y, rise))
-        put(self.known, ..., self._one)
+        put(self.has_pair, ..., self._one)
         self._next[...] = (self._next + rises) % self._memory
 
     def _updated(self, s: Vector, y: Vector, rise: Array) -> Vector:
@@ -353,7 +353,7 @@ def parameter_units(problem: TrainingProblem) -> dict[str, Tensor]:
     places = dict(zip(problem.parameters, np.cumsum([0, *sizes]).tolist(), strict=False))
     signs = torch.Generator().manual_seed(0)
     names = [name for name in problem.parameters if name not in ("u_mean", "u_chol")]
-    here = _probe(problem) if names else None
+    gradient = _probe(problem) if names else None
     units = {}
     for name in names:
         parameter = problem.parameters[name]
@@ -365,13 +365,13 @@ def parameter_units(problem: TrainingProblem) -> dict[str, Tensor]:
         sign = 2 * torch.randint(2, parameter.shape, generator=signs).to(parameter) - 1
         with torch.no_grad():
             parameter.add_(_PROBE * natural * sign)
-        there = _probe(problem)
+        shifted = _probe(problem)
         with torch.no_grad():
             parameter.copy_(value)
         units[name] = natural
-        if here is not None and there is not None:
+        if gradient is not None and shifted is not None:
             entries = slice(places[name], places[name] + parameter.numel())
-            change = (there[entries] - here[entries]).view(parameter.shape)
+            change = (shifted[entries] - gradient[entries]).view(parameter.shape)
             rise = (natural * sign * change).double().mean().abs() / _PROBE
             stretch = torch.rsqrt(rise).nan_to_num(nan=1.0).clamp(_MIN_UNIT, _MAX_UNIT)
             units[name] = natural * stretch.to(natural)
@@ -379,7 +379,7 @@ def parameter_units(problem: TrainingProblem) -> dict[str, Tensor]:
 
 
 def _probe(problem: TrainingProblem) -> Tensor | None:
-    """Return the gradient, or None where it cannot be computed."""
+    """Return the gradient at the current parameters; None where it cannot be computed."""
     try:
         problem.prepare()
         return problem.value_and_gradient(0)[1]

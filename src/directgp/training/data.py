@@ -71,9 +71,10 @@ def check_data(who: str, data: Data, posterior: SparsePosterior, likelihood: Lik
     weights = data.weights
     n = len(data)
     require(n >= 1, f"X of {who}", "at least one row", f"shape {tuple(X.shape)}")
-    devices = X.device, y.device, posterior.Z.device
-    placement = "{}, {} and {}".format(*devices)
-    require(len({*devices}) == 1, f"X, y and posterior of {who}", "on one device", placement)
+    tensors = [X, y, posterior.Z] if weights is None else [X, y, posterior.Z, weights]
+    devices = sorted({str(tensor.device) for tensor in tensors})
+    parts = f"X, y, weights and posterior of {who}"
+    require(len(devices) == 1, parts, "on one device", " and ".join(devices))
     check_device(f"device of {who}", X.device)
     posterior.check_inputs(X, f"X of {who}")
     wanted = likelihood.num_latent
@@ -228,8 +229,8 @@ class StreamBatches(Batches):
     def load_state(self, state: dict[str, Tensor]) -> None:
         # Keep this process's share: the checkpoint has the first process's, at the same position.
         saved = {name: int(value) for name, value in state.items()}
-        here = self._stream.state()
-        self._stream.restore({**saved, "share": here["share"], "rows": here["rows"]})
+        current = self._stream.state()
+        self._stream.restore({**saved, "share": current["share"], "rows": current["rows"]})
 
     @override
     def close(self) -> None:

@@ -122,9 +122,9 @@ class Processes:
         size = int(os.environ["WORLD_SIZE"])
         limit = timedelta(seconds=timeout)
         backend = "gloo"
-        here = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
+        local_size = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
         # Use nccl only with one process per GPU; gloo, for the CPU, detects a lost process at once.
-        if chosen.type == "cuda" and here <= torch.cuda.device_count():
+        if chosen.type == "cuda" and local_size <= torch.cuda.device_count():
             backend = "cpu:gloo,cuda:nccl"
         with _contact(f"Process {rank} of {size} could not connect to the others"):
             common, _, _ = next(rendezvous("env://", rank, size, timeout=limit))
@@ -153,12 +153,13 @@ class Processes:
         length = torch.tensor([len(message)])
         with self._contact():
             dist.broadcast(length, by)
+            if int(length) == 0:
+                return b""
             data = torch.zeros(int(length), dtype=torch.uint8)
             if self.rank == by:
-                data = torch.frombuffer(bytearray(message or b"\0"), dtype=torch.uint8)
-            if int(length) > 0:
-                dist.broadcast(data, by)
-        return message if self.rank == by else data.numpy().tobytes()
+                data = torch.frombuffer(bytearray(message), dtype=torch.uint8)
+            dist.broadcast(data, by)
+        return data.numpy().tobytes()
 
     def close(self) -> None:
         """Leave the process group."""

@@ -283,7 +283,7 @@ class _Descent:
         largest = partial(self._flat.xp.linalg.norm, ord=math.inf)
         share = largest(self._raw * down / abs(x).clip(2 * _MAX_CHANGE))
         reach = bounds.max_length(x, down)
-        return self._joined(down @ gradient, share, reach, memory.known, largest(gradient))
+        return self._joined(down @ gradient, share, reach, memory.has_pair, largest(gradient))
 
     def _in_units(self, gradient: Vector) -> Vector:
         return gradient if self._unit == 1 else gradient / self._unit

@@ -100,7 +100,7 @@ class ModelChoice:
         if not trained:
             return None
         if self.by_evidence:
-            return max(trained, key=lambda model: self.tried[model.name].evidence or -math.inf)
+            return max(trained, key=lambda model: cast(float, self.tried[model.name].evidence))
         losses = torch.stack([self._trials[model.name].losses for model in trained])
         return trained[compare(losses).chosen]
 

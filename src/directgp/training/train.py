@@ -343,9 +343,9 @@ def _distributed_recipe(
 
     Adam is chosen whatever the number of processes, so that one process trains as several do.
     """
-    here = data.X.device
+    device = data.X.device
     where = "with processes"
-    require(here == processes.device, f"X {where}", f"on {processes.device}, theirs", here)
+    require(device == processes.device, f"X {where}", f"on {processes.device}, theirs", device)
     allowed = "'auto' or 'adam', which need no more than the gradient"
     require(recipe.optimizer != "lbfgs", f"optimizer {where}", allowed, "'lbfgs'")
     # One progress bar is enough.

@@ -221,15 +221,13 @@ class PairedComparison:
         )
 
 
-def compare(
-    losses: Float[Tensor, "c n"], groups: Sequence[object] = (), threshold: float = 1.0
-) -> PairedComparison:
-    """Choose the best of the first group whose best is not distinguishable from the best of all.
+def compare(losses: Float[Tensor, "c n"], threshold: float = 1.0) -> PairedComparison:
+    """Choose the first candidate that is not distinguishable from the best one.
 
     On few or heavy-tailed validation examples the smallest mean is noise. A candidate is not
     distinguishable while its mean difference from the best is at most `threshold` standard errors
-    of that difference. Order groups, and candidates without groups, from the most to the least
-    regularised. Candidates with losses that are not finite are not chosen.
+    of this difference. Order the candidates from the most to the least regularised. Candidates with
+    losses that are not finite are not chosen.
     """
     wide = losses.double()
     finite = torch.isfinite(wide).all(-1)
@@ -243,13 +241,10 @@ def compare(
     gap = wide - wide[best]
     difference = torch.where(finite, gap.mean(-1), torch.inf)
     error = torch.where(finite, _standard_error(gap), torch.nan)
-    # Without groups each candidate is a group of its own.
-    group_of = groups or range(len(losses))
-    for group in dict.fromkeys(group_of):
-        members = [i for i, label in enumerate(group_of) if label == group]
-        chosen = min(members, key=lambda i: float(mean[i]))
-        if chosen == best or difference[chosen] <= threshold * error[chosen]:
-            break
+    # The difference of the best candidate from itself is 0, even where the error is NaN.
+    close = difference <= threshold * error
+    close[best] = True
+    chosen = int(close.nonzero()[0])
     return PairedComparison(mean, _standard_error(wide), difference, error, chosen)
 
 
