@@ -38,7 +38,7 @@ def standard_normal(
 
 
 def uniform(num_samples: int, template: Values, generator: Generator) -> Float[Tensor, "k ..."]:
-    """Draw from the open interval (0, 1): 2⁻⁵⁴ replaces the 0 that `torch.rand` may return."""
+    """Draw from the open interval (0, 1); 2⁻⁵⁴ replaces the 0 that `torch.rand` may return."""
     return torch.rand(
         (num_samples, *template.shape),
         generator=generator,
@@ -85,9 +85,10 @@ def sample_between(
 
 
 def _invert_narrow(a: Tensor, b: Tensor, share: Tensor) -> Tensor:
-    """Solve the same equation where φ(z) ∝ exp(rate·z), rate = −(a + b)/2, to machine precision.
+    """Solve Φ(z) = Φ(b) − U (Φ(b) − Φ(a)) for a narrow interval.
 
-    The exponent left out, −(z − midpoint)²/2, is at most width²/8. With x = rate·width,
+    There φ(z) ∝ exp(rate·z), rate = −(a + b)/2, to machine precision: the neglected exponent,
+    −(z − midpoint)²/2, is at most width²/8 in size. With x = rate·width,
     b − z = −width log1p(U expm1(−x))/x.
     """
     width = b - a

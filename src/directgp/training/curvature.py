@@ -1,4 +1,4 @@
-"""Give L-BFGS a problem as one vector, with bounds, units and the inverse curvature."""
+"""Vectors of parameters for L-BFGS, with bounds, scaled coordinates and inverse curvature."""
 
 import math
 from collections.abc import Iterable, Mapping
@@ -43,7 +43,7 @@ class LowerBounds:
         return self._xp.maximum(x, self._bounds)
 
     def held(self, x: Vector, gradient: Vector) -> Array | None:
-        """Return which entries only a bound keeps from descending; None if there are no bounds."""
+        """Return a mask of entries at a bound that would descend below it; None without bounds."""
         return (x <= self._bounds) & (gradient > 0) if self._any else None
 
     def free(self, gradient: Vector, held: Array | None) -> Vector:
@@ -68,7 +68,7 @@ class FlatParameters:
     """Values and gradients of parameters in one float64 vector.
 
     A numpy vector has the lower triangle of u_chol. A torch vector, on a GPU, has the whole matrix
-    with 0 above the diagonal, which saves the time of packing.
+    with 0 above the diagonal, so that nothing has to be packed.
     """
 
     def __init__(self, parameters: dict[str, nn.Parameter], xp: Any = None) -> None:
@@ -174,7 +174,7 @@ class Coordinates:
             self.set_frame(frame)
 
     def set_frame(self, frame: Frame | None) -> None:
-        """Change the frame, in its memory; None, where there was one, for the identity."""
+        """Overwrite the frame; None sets the identity. No effect without a frame."""
         if self._frame is None:
             return
         eye = torch.eye(self._frame.shape[-1]).to(self._lower).expand(self._lower.shape)
@@ -336,14 +336,14 @@ _PROBE = 1e-4
 """Length of a finite difference, in natural units."""
 
 _MIN_UNIT = 0.2
-"""Smallest unit: one curvature, measured at one point, stands for a whole parameter."""
+"""Smallest unit; one curvature at one point is a rough estimate for a whole parameter."""
 
 _MAX_UNIT = 5.0
 """Largest unit, for the same reason."""
 
 
 def parameter_units(problem: TrainingProblem) -> dict[str, Tensor]:
-    """Return a unit for each parameter except u_mean and u_chol, which have a frame.
+    """Return a unit for each parameter except u_mean and u_chol, which the frame scales.
 
     The mean curvature c = vᵀHv / size of a parameter comes from one difference of gradients along
     v, the parameter's natural unit with random signs: the spread of the inducing inputs in each

@@ -56,7 +56,7 @@ class Folds:
 @final
 @dataclass(frozen=True)
 class Given:
-    """Validate on these examples; with a likelihood where they have row values."""
+    """Validate on these examples."""
 
     X: Float[Tensor, "v d"]
     """Inputs."""
@@ -68,7 +68,7 @@ class Given:
     """A likelihood with the row values of these examples; None if they have none."""
 
     def settings(self) -> str:
-        """Return a text that differs for other settings, for the fingerprint of a checkpoint."""
+        """Return a text that identifies the examples, for the fingerprint of a checkpoint."""
         values = {} if self.likelihood is None else dict(self.likelihood.named_buffers())
         return fingerprint(X=self.X, y=self.y, **values)
 
@@ -159,7 +159,7 @@ def split(
     n = len(data)
     device = generator.device
     order = torch.randperm(n, generator=generator, device=device)
-    # Sort by label and take examples in turn, so that each part has its share of either label.
+    # Sort by label and take examples in turn, so that each part has about equal shares of labels.
     by_label = likelihood.task == "classification"
     if by_label:
         order = order[torch.sort(data.y[order], stable=True).indices]

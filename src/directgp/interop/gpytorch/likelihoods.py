@@ -160,7 +160,7 @@ class GPyTorchLikelihood(GPyTorchBase):
         return isinstance(self.base, GaussianNoise)
 
     def with_arguments(self, *params: Any, **row_values: Tensor | None) -> Likelihood:
-        """Return p(y given f) of directgp; inputs that GPyTorch passes are ignored."""
+        """Return the likelihood of directgp with these row values; other inputs are ignored."""
         constants = {name: values for name, values in row_values.items() if values is not None}
         argument = self.base.rows.argument
         if others := constants.keys() - {argument}:

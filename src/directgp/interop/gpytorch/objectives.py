@@ -30,7 +30,7 @@ _REMEDY = "Pass model(x), not likelihood(model(x))."
 
 
 def _check_targets(who: str, y: Tensor, shape: torch.Size, events: int) -> None:
-    """Raise `InvalidInputError` for targets of another shape than q(f), above all a column."""
+    """Raise `InvalidInputError` for targets of another shape than q(f), such as a column."""
     require(y.numel() > 0, f"y of {who}", "of at least one example", "none")
     fits = broadcast_shape(y.shape, shape) == shape and y.shape[-events:] == shape[-events:]
     remedy = "Flatten a column y with y.squeeze(-1)." if y.shape[-1:] == (1,) else ""
@@ -106,7 +106,7 @@ class DirectObjective(_ApproximateMarginalLogLikelihood):
         combine_terms: bool = True,
         generator: torch.Generator | None = None,
     ) -> None:
-        # Checks its arguments before the first step.
+        # Make an objective only to check the arguments.
         Objective(point_loss, num_data, beta)
         if isinstance(likelihood, Likelihood):
             likelihood = GPyTorchLikelihood(likelihood)
@@ -123,7 +123,7 @@ class DirectObjective(_ApproximateMarginalLogLikelihood):
         """Return the objective, of the shape of the model's batch, or its terms."""
         losses = self._losses(approximate_dist_f, target, *args, **kwargs)
         self.step += int(self.training)
-        # Build it in every call: loops that anneal β change the attribute.
+        # Make the objective in every call: a loop that anneals β changes the attribute.
         objective = Objective(self.point_loss, self.num_data, self.beta)
         kl = self._kl(approximate_dist_f, losses.shape[:-1])
         zero = losses.new_zeros(())
@@ -274,7 +274,7 @@ class DirectLogLoss(DirectObjective):
 
     @override
     def _over_samples(self, losses: Tensor, log_weights: Tensor) -> Tensor:
-        # The log is outside of the average.
+        # −log Σ_s w_s exp(−loss_s)
         return -torch.logsumexp(log_weights - losses, 0)
 
 

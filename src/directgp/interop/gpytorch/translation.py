@@ -47,7 +47,7 @@ class GivenGaussian(GaussianNoise):
 
     def __init__(self, noise: Values) -> None:
         super().__init__()
-        # A buffer may be part of a graph that leads to the parameters it was computed from.
+        # Do not detach: gradients flow through the buffer to the GPyTorch likelihood.
         self.register_buffer("given_noise", noise.double())
 
     @property
@@ -95,7 +95,7 @@ class MixedSoftmax(Likelihood):
         super().__init__()
         num_classes, self.num_latent = weights.shape
         self.classes = Softmax(num_classes)
-        # Detach: a buffer may belong to a graph of the parameters that it was computed from.
+        # Do not detach: gradients flow through the buffer to the GPyTorch likelihood.
         self.register_buffer("weights", weights.double())
 
     @property
@@ -142,10 +142,10 @@ class MixedSoftmax(Likelihood):
 
 @contextmanager
 def unvalidated() -> Iterator[None]:
-    """Turn off the validation of torch's distributions; threads may nest it.
+    """Turn off the validation of torch's distributions; several threads may do so at once.
 
-    Quadrature evaluates points far out, where a parameter may underflow to 0; such points have no
-    weight. The last context to end restores the setting that the first one found.
+    Quadrature evaluates points in the far tails, where a parameter may underflow to 0 and the
+    weight is 0. The last context to end restores the setting at the start of the first one.
     """
     global _DEPTH, _DEFAULT
     with _LOCK:
@@ -209,7 +209,7 @@ class Adapted(Likelihood):
         f = torch.zeros(shape, dtype=torch.float64, device=y.device)
         with unvalidated():
             distribution = self._given(f)
-        # A support that depends on f, as for a uniform density, is not a class attribute.
+        # Check fixed supports only: one that depends on f, as of a uniform density, is a property.
         support = getattr(type(distribution), "support", None)
         if isinstance(support, Constraint) and not is_dependent(support):
             inside = support.check(y.double())
@@ -229,8 +229,8 @@ class Adapted(Likelihood):
                 return
         raise UnsupportedError(
             f"The likelihood must give each example a p(y given f) of its own. Got "
-            f"{type(self.source).__name__}, in which parameters, arguments or other latent values "
-            f"matter to it. {_REMEDY}"
+            f"{type(self.source).__name__}, in which it depends on other latent values, or on "
+            f"parameters or arguments of other examples. {_REMEDY}"
         )
 
     def _is_independent(self) -> bool:
@@ -275,7 +275,7 @@ class Adapted(Likelihood):
 
 
 def _fingerprint(distribution: Distribution) -> Tensor:
-    """Return the tensors that a distribution holds for each example, or else its moments."""
+    """Return the tensors of a distribution that have one entry for each example, or its moments."""
     held = [tensor for tensor in vars(distribution).values() if isinstance(tensor, Tensor)]
     values = [tensor for tensor in held if tensor.shape == distribution.batch_shape]
     return torch.stack(
@@ -289,7 +289,7 @@ def translated(
     """Return a likelihood of directgp that shares the parameters of a GPyTorch likelihood."""
     if isinstance(likelihood, GPyTorchLikelihood):
         return likelihood.with_arguments(*args, **kwargs)
-    # A subclass with a forward of its own is another likelihood.
+    # Compare `forward`: a subclass that overrides it is another likelihood.
     forward = type(likelihood).forward
     gpytorchs = (forward.__module__ or "").startswith("gpytorch.")
     if isinstance(likelihood, likelihoods._GaussianLikelihoodBase) and gpytorchs:
@@ -352,7 +352,8 @@ def _noise(
     covariance = likelihood._shaped_noise_covar(shape, *args, **kwargs)
     if isinstance(covariance, ZeroLinearOperator):
         remedy = "Pass noise=... with every batch."
-        refuse(who, f"given for examples of shape {tuple(shape)}", "that of others", remedy)
+        got = "noise of other examples"
+        refuse(who, f"given for examples of shape {tuple(shape)}", got, remedy)
     noise: Tensor = covariance.diagonal(dim1=-1, dim2=-2)
     if noise.shape[-1] != shape[-1]:
         noise = noise.reshape(*noise.shape[:-1], *shape[-2:])
