@@ -458,9 +458,9 @@ class SparsePosterior(nn.Module):
             setattr(twin, name, repeated_parameter(getattr(self, name), number))
         return twin
 
-    def member(self, index: int, template: "SparsePosterior") -> "SparsePosterior":
-        """Return one posterior of a batch made by `repeated`, with the shapes of the template."""
-        twin = copy.deepcopy(template)
+    def member(self, index: int, like: "SparsePosterior") -> "SparsePosterior":
+        """Return one posterior of a batch made by `repeated`, with the shapes of `like`."""
+        twin = copy.deepcopy(like)
         batched = self.state_dict()
         with torch.no_grad():
             for name, value in twin.state_dict().items():
