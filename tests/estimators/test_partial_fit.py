@@ -198,7 +198,7 @@ def test_what_cannot_be_used_is_refused_and_changes_nothing() -> None:
         model.partial_fit([[np.nan]], [1.0])
     with pytest.raises(ValueError, match="at least one non-zero"):
         model.partial_fit(X, Y, sample_weight=np.zeros(len(X)))
-    with pytest.raises(UnsupportedError, match="sees the variance of f"):
+    with pytest.raises(UnsupportedError, match="depends on the variance of f"):
         model.set_params(objective="absolute_loss").partial_fit(X, Y)
     np.testing.assert_array_equal(model.predict(X), before)
     assert model.num_rows_ == 60

@@ -16,8 +16,12 @@ import torch
 from torch import Tensor
 
 from directgp.integration import Adaptive
-from directgp.interop.gpytorch.latents import MixedSoftmax
-from directgp.interop.gpytorch.likelihoods import Adapted, GivenGaussian, GivenStudentT
+from directgp.interop.gpytorch.translation import (
+    Adapted,
+    GivenGaussian,
+    GivenStudentT,
+    MixedSoftmax,
+)
 from directgp.likelihoods import (
     Beta,
     Binomial,

@@ -207,7 +207,7 @@ def _sum_blocks(rule: _MixtureRule, needed: Array, rows: tuple[Array, ...]) -> A
     number = nodes_for_all(needed)
     if number is not None:
         return _sum_mixture(rule, number, *rows)
-    columns = zeros((6, len(needed)), like=needed)
+    columns = zeros((6, len(needed)), needed)
     for number, index in blocks_by_nodes(tensor_of(needed)):
         place = index if isinstance(needed, Tensor) else index.numpy()
         block = (row[place] if row.ndim else row for row in rows)

@@ -41,8 +41,8 @@ _NO_UPDATE = (
 class Covariance(DenseLinearOperator):
     """A covariance that may be singular up to rounding, as with a repeated input.
 
-    The jitter of its factor is relative to the variances, so that it suits any units; that of
-    gpytorch is absolute, 1e-8 to 1e-6, and warns. The covariance itself has no jitter.
+    The factor has a jitter relative to the variances, which suits any units; the jitter of gpytorch
+    is absolute, 1e-8 to 1e-6, with a warning. The covariance itself has no jitter.
     """
 
     @override
@@ -112,7 +112,7 @@ class DirectModel(Model):
         super().__init__()
         posterior, own_likelihood, units = _parts(fitted, likelihood)
         self.q = copy.deepcopy(posterior).double().requires_grad_(False)
-        # Training leaves its last gradients behind.
+        # Free the gradients of the last training step.
         self.q.zero_grad()
         for name, value in units.items():
             tensor = torch.tensor(value, dtype=torch.float64, device=self.q.Z.device)

@@ -52,7 +52,7 @@ def without_warnings(function: Callable[P, Result]) -> Callable[P, Result]:
 
 
 _BUFFERS = 2**27
-"""Bytes that are enough for the buffers of OpenBLAS, and for the stacks of some threads."""
+"""Bytes that OpenBLAS needs for its buffers and the stacks of its threads."""
 
 
 def require_buffers() -> None:
@@ -71,7 +71,7 @@ def ignoring(*categories: type[Warning]) -> Iterator[None]:
     """Ignore warnings of these categories, in all threads.
 
     The filters belong to the process. A lock admits one thread at a time: two threads that save
-    and restore the filters in turns would leave a filter behind.
+    and restore the filters in alternation would leave a filter in place.
     """
     with _filtering, warnings.catch_warnings():
         for category in categories:
@@ -92,8 +92,8 @@ def _blas_libraries() -> ThreadpoolController:
 def one_thread() -> Iterator[None]:
     """Limit BLAS and torch to one thread: small arrays take up to ten times longer with more.
 
-    The number of BLAS's threads belongs to the process. The first of several threads in this
-    context sets and restores the number, so that it is never left changed.
+    The number of threads of BLAS belongs to the process. Of several threads in this context, the
+    first one sets the number and restores it at its end.
     """
     before = torch.get_num_threads()
     first = _limiting.acquire(blocking=False)
@@ -117,9 +117,11 @@ def special_of(array: Array) -> Any:
     return torch.special if isinstance(array, Tensor) else scipy.special
 
 
-def zeros(shape: int | tuple[int, ...], like: Array) -> Array:
+def zeros(shape: int | tuple[int, ...], template: Array) -> Array:
     """Return zeros with the dtype and device of another array."""
-    return like.new_zeros(shape) if isinstance(like, Tensor) else np.zeros(shape, like.dtype)
+    if isinstance(template, Tensor):
+        return template.new_zeros(shape)
+    return np.zeros(shape, template.dtype)
 
 
 def plus_product(C: Array, A: Array, B: Array) -> Array:

@@ -56,7 +56,7 @@ _NARROW_NODES = 12
 """Gauss–Hermite nodes of a narrow latent; they err by 12!·(2s/π)²⁴."""
 
 _VERY_NARROW = 0.06
-"""Below this standard deviation of f, few nodes suffice."""
+"""Below this standard deviation of f, `_FEW_NODES` suffice."""
 
 _FEW_NODES = 5
 """Gauss–Hermite nodes of a very narrow latent."""
@@ -86,10 +86,10 @@ def _kernel(part: Part, x: Tensor, order: int = 0) -> Tensor:
     return torch.where(decay > 0, sign * factor * decay, 0.0)
 
 
-class Nodes(NamedTuple):
+class StretchedNodes(NamedTuple):
     """Nodes u = r·(x − e^{−x}) with equal steps in x, relative to a shift of each example.
 
-    Left of 0, where the integrand falls as e^u, the steps grow.
+    The steps in u grow to the left of 0, where the integrand falls as e^u.
     """
 
     first: int
@@ -102,7 +102,7 @@ class Nodes(NamedTuple):
     """The factor r."""
 
     @classmethod
-    def over(cls, core: float, tail: float, share: float) -> "Nodes":
+    def over(cls, core: float, tail: float, share: float) -> "StretchedNodes":
         """Return nodes from −tail to core, of a rounded ratio r.
 
         Right of 0 a step errs by e^{−π/2·x − x²·share/2}, x = 2π/step.
@@ -200,7 +200,7 @@ class _Narrow(NamedTuple):
         return self._replace(mean=self.mean[rows], variance=self.variance[rows])
 
     def values(self, part: Part) -> Matrix:
-        """F, 1 − F or D at each node."""
+        """Return F, 1 − F or D at each node."""
         points, weights = self._points()
         return torch.einsum("rjl,j->rl", _kernel(part, points), weights)
 
@@ -224,7 +224,7 @@ class _Narrow(NamedTuple):
 
 
 @final
-class _Table:
+class _KernelTable:
     """E[kernel(f + u + tz)] at all steps f and nodes u requested so far."""
 
     def __init__(
@@ -237,15 +237,15 @@ class _Table:
         self._template = template
         self._held = range(0), range(0), template.new_empty(0, 0)
 
-    def take(self, rows: range, nodes: Nodes) -> Float[Tensor, "j l"]:
+    def take(self, rows: range, nodes: StretchedNodes) -> Float[Tensor, "j l"]:
         """Return the table at these steps and nodes; do not write to it."""
         columns = range(nodes.first, nodes.first + nodes.number)
         held_rows, held_columns, values = self._held
         if not (_inside(rows, held_rows) and _inside(columns, held_columns)):
             held_rows = _with_margin(rows, held_rows)
             held_columns = _with_margin(columns, held_columns)
-            every = Nodes(held_columns.start, len(held_columns), self._ratio)
-            u = every.columns(self._template)[0]
+            all_nodes = StretchedNodes(held_columns.start, len(held_columns), self._ratio)
+            u = all_nodes.columns(self._template)[0]
             f = self._step * torch.arange(held_rows.start, held_rows.stop).to(u)
             values = _blurred(self._part, f[:, None] + u, self._blur)
             self._held = held_rows, held_columns, values
@@ -269,8 +269,8 @@ def _with_margin(wanted: range, held: range) -> range:
 @lru_cache(maxsize=256)
 def _table(
     part: Part, step: float, blur: float, ratio: float, dtype: torch.dtype, device: torch.device
-) -> _Table:
-    return _Table(part, step, blur, ratio, torch.empty(0, dtype=dtype, device=device))
+) -> _KernelTable:
+    return _KernelTable(part, step, blur, ratio, torch.empty(0, dtype=dtype, device=device))
 
 
 def _blurred(part: Part, x: Matrix, blur: float) -> Matrix:
@@ -340,12 +340,12 @@ def _grid_step(least: float, blur: float) -> float:
 class _Even:
     """Latents of similar deviations s: equal steps Δ in f, the same for all of them.
 
-    With q split into N(μ, s² − t²) and N(0, t²), F = Σ_f Δ·N(f; μ, s² − t²)·E[exp(−e^{f+u+tz})]: a
-    product of two matrices, the second of which all examples share. Wider latents have a wider Δ.
+    With q split into N(μ, s² − t²) and N(0, t²), F = Σ_f Δ·N(f; μ, s² − t²)·E[exp(−e^{f+u+tz})].
+    This is a product of two matrices; all examples share the second. Wider latents have a wider Δ.
     """
 
     def __init__(
-        self, mean: Column, variance: Column, nodes: Nodes, nats: float, least: float
+        self, mean: Column, variance: Column, nodes: StretchedNodes, nats: float, least: float
     ) -> None:
         blur = 0.0 if fixed_sizes.get() is not None else _blur(least)
         self._variance = variance - blur if blur else variance
@@ -375,7 +375,7 @@ class _Even:
         return twin
 
     def values(self, part: Part) -> Matrix:
-        """F, 1 − F or D at each node."""
+        """Return F, 1 − F or D at each node."""
         return self._q @ self._kernels(part)
 
     def slopes(self, part: Part, by: Matrix) -> tuple[Column, Column]:
@@ -411,7 +411,9 @@ def _steps(number: int, step: float, template: Tensor) -> Column:
 class Distributions:
     """F, 1 − F or D of P latents of n examples, at nodes u that all share."""
 
-    def __init__(self, mean: Latents, variance: Latents, nodes: Nodes, nats: float) -> None:
+    def __init__(
+        self, mean: Latents, variance: Latents, nodes: StretchedNodes, nats: float
+    ) -> None:
         self._shape = mean.shape
         mean = mean.flatten()
         variance = variance.flatten()
@@ -439,8 +441,8 @@ class Distributions:
         group = torch.where(far, -1, torch.bucketize(deviation, edges, right=True)) + 1
         sizes = torch.bincount(group, minlength=len(edges) + 2).tolist()
         for number in (k for k, size in enumerate(sizes) if size):
-            every = sizes[number] == len(mean)
-            rows = None if every else (group == number).nonzero()[:, 0]
+            is_whole = sizes[number] == len(mean)
+            rows = None if is_whole else (group == number).nonzero()[:, 0]
             moments = (mean, variance) if rows is None else (mean[rows], variance[rows])
             if number == 0:
                 self._groups.append((rows, _Far(*moments, u)))

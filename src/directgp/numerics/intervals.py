@@ -18,7 +18,7 @@ from directgp.numerics.special import inverse_mills, log1mexp, log_ndtr, mills_a
 from directgp.shapes import Values
 
 ENDLESS = 1e150
-"""An end that stands for infinity, so that products with 0 are no NaN."""
+"""Finite end that replaces infinity, whose product with 0 would be NaN."""
 
 _FAR = 100.0
 """Distance between the ends that counts as infinite: the smaller Φ vanishes next to the larger."""
@@ -27,7 +27,7 @@ _LARGEST = 1e100
 """Ends beyond this count as infinite."""
 
 _NARROW = 1.0
-"""Up to this width, and width times distance from 0, nodes are summed: Φ(b) − Φ(a) cancels."""
+"""Below this width, and width times distance from 0, quadrature replaces the difference of Φ."""
 
 _NODES = 12
 """Gauss–Legendre nodes, right to the last digit for exp(−mt − t²/2) on a narrow interval."""
@@ -165,7 +165,7 @@ def _narrow_slopes(a: Tensor, b: Tensor, narrow: Tensor) -> tuple[Tensor, ...]:
 
 
 def _masses(middle: Tensor, width: Tensor) -> tuple[Tensor, Tensor]:
-    """Return t and weights of the mean of exp(−mt − t²/2) over |t| < w/2."""
+    """Return nodes t, and terms whose sum is the mean of exp(−mt − t²/2) over |t| < w/2."""
     nodes = constant(("legendre", middle.dtype), lambda: torch.from_numpy(_legendre()).to(middle))
     x, weights = nodes.reshape(2, -1, *([1] * middle.dim()))
     t = 0.5 * width * x

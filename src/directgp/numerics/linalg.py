@@ -1,4 +1,4 @@
-"""Factorise and multiply matrices: Cholesky with jitter, triangular products, reused buffers."""
+"""Factorise matrices by Cholesky with jitter, on a GPU beside other work."""
 
 import math
 from contextlib import AbstractContextManager, nullcontext

@@ -90,8 +90,8 @@ def _decay_sums(nodes: Array, c: Array, m: Array, v: Array) -> Array:
 def _log_nodes(c: Array, m: Array, v: Array) -> tuple[Array, float]:
     """Return `_log_rule` for arguments that sum to 1.
 
-    t(c + m/(1 + 2tv)) exceeds the nats from t = nats/(c + m − 2·nats·v) on; more nats are taken for
-    the slope in c, most of which may come from x near 0 however unlikely that is.
+    t(c + m/(1 + 2tv)) exceeds the nats from t = nats/(c + m − 2·nats·v) on. More nats are used,
+    for the slope in c: most of it may come from x near 0, even if such x are improbable.
     """
     slowest = ((m - 120.0 * v).clip(min=0.0) + c).min()
     highest = None

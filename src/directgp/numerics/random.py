@@ -20,11 +20,13 @@ def fresh_generator(device: torch.device) -> torch.Generator:
     return generator
 
 
-def standard_normal(num_samples: int, like: Values, generator: Generator) -> Float[Tensor, "k ..."]:
-    """Draw from N(0, 1), `num_samples` for each element of `like`."""
-    shape = num_samples, *like.shape
-    if like.dtype != torch.float64 or like.device.type != "cpu":
-        return torch.randn(shape, generator=generator, dtype=like.dtype, device=like.device)
+def standard_normal(
+    num_samples: int, template: Values, generator: Generator
+) -> Float[Tensor, "k ..."]:
+    """Draw from N(0, 1), `num_samples` for each element of the template."""
+    shape = num_samples, *template.shape
+    if template.dtype != torch.float64 or template.device.type != "cpu":
+        return torch.randn(shape, generator=generator, dtype=template.dtype, device=template.device)
     # Use Box–Muller, √(−2 log u)·(cos φ, sin φ): twice as fast as torch for float64 on a CPU.
     number = math.prod(shape)
     u, phi = torch.rand((2, (number + 1) // 2), generator=generator, dtype=torch.float64)
@@ -35,16 +37,19 @@ def standard_normal(num_samples: int, like: Values, generator: Generator) -> Flo
     return drawn[:number].reshape(shape)
 
 
-def uniform(num_samples: int, like: Values, generator: Generator) -> Float[Tensor, "k ..."]:
-    """Draw from the open interval (0, 1): 2⁻⁵⁴ replaces the 0 that `torch.rand` may return."""
+def uniform(num_samples: int, template: Values, generator: Generator) -> Float[Tensor, "k ..."]:
+    """Draw from the open interval (0, 1); 2⁻⁵⁴ replaces the 0 that `torch.rand` may return."""
     return torch.rand(
-        (num_samples, *like.shape), generator=generator, dtype=like.dtype, device=like.device
+        (num_samples, *template.shape),
+        generator=generator,
+        dtype=template.dtype,
+        device=template.device,
     ).clamp_(min=2.0**-54)
 
 
-def exponential(num_samples: int, like: Values, generator: Generator) -> Float[Tensor, "k ..."]:
+def exponential(num_samples: int, template: Values, generator: Generator) -> Float[Tensor, "k ..."]:
     """Draw from the exponential distribution of rate 1."""
-    return uniform(num_samples, like, generator).log_().neg_()
+    return uniform(num_samples, template, generator).log_().neg_()
 
 
 def sample_above(lower: Float[Tensor, "*shape"], generator: Generator) -> Float[Tensor, "*shape"]:
@@ -80,9 +85,10 @@ def sample_between(
 
 
 def _invert_narrow(a: Tensor, b: Tensor, share: Tensor) -> Tensor:
-    """Solve the same equation where φ(z) ∝ exp(rate·z), rate = −(a + b)/2, to machine precision.
+    """Solve Φ(z) = Φ(b) − U (Φ(b) − Φ(a)) for a narrow interval.
 
-    The exponent left out, −(z − midpoint)²/2, is at most width²/8. With x = rate·width,
+    There φ(z) ∝ exp(rate·z), rate = −(a + b)/2, to machine precision: the neglected exponent,
+    −(z − midpoint)²/2, is at most width²/8 in size. With x = rate·width,
     b − z = −width log1p(U expm1(−x))/x.
     """
     width = b - a

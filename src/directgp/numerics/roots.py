@@ -14,15 +14,16 @@ Offset = Callable[[Int[Tensor, " r"], Float[Tensor, " r"]], Float[Tensor, " r"]]
 """Indices of examples and a number for each → an increasing function of it."""
 
 OUTSIDE = 40.0
-"""Probit that stands for that of a probability of 0 or 1."""
+"""Finite value that replaces the probit of a probability of 0 or 1."""
 
 MAX_STEPS = 60
+"""Largest number of steps of a search for a root."""
+
 _INTERPOLATED = 20
 """Steps after which an interval is halved."""
 
 TOLERANCE = 1e-12
-"""Of a root x, times 1 + |x|."""
-
+"""Error of a root x, relative to 1 + |x|."""
 
 _ROUNDING = 2e-11
 """Relative rounding error of a distribution function."""
@@ -39,8 +40,9 @@ def rounded_down(level: Values) -> Values:
 def increasing_root(offset: Offset, start: Row, step: Row, farthest: float) -> Row:
     """Find x with offset(index, x) = 0 for increasing functions; ±farthest where there is none.
 
-    The bracket grows from the start by doubled steps; then Chandrupatla's method: inverse quadratic
-    interpolation where it is safe, else halving (Advances in Engineering Software 28, 1997).
+    The result is NaN where the function is NaN. The bracket grows from the start by doubled steps;
+    then Chandrupatla's method: inverse quadratic interpolation where it is safe, else halving
+    (Advances in Engineering Software 28, 1997).
     """
     every = torch.arange(len(start), device=start.device)
     lower = (start - step).clamp(min=-farthest)
@@ -95,10 +97,12 @@ def increasing_root(offset: Offset, start: Row, step: Row, farthest: float) -> R
         # A function with steps, from rounding, is flat where it is interpolated: then halve.
         inverse = torch.where(safe & (number < _INTERPOLATED), inverse, 0.5)
         share[active] = torch.minimum(torch.maximum(inverse, limit), 1 - limit)
-        active = active[(limit < 0.5) & (f != 0)]
+        # Stop at a root, and where f is NaN.
+        active = active[(limit < 0.5) & (f.abs() > 0)]
         if not len(active):
             best = torch.where(f1.abs() < f2.abs(), x1, x2)
-            return torch.where(bracketed, best, ends)
+            undefined = f1.isnan() | f2.isnan()
+            return torch.where(undefined, torch.nan, torch.where(bracketed, best, ends))
     raise NumericalError(
         f"A quantile was not found in {MAX_STEPS} steps for {len(active)} examples. "
         f"Choose levels further from 0 and 1."
@@ -127,7 +131,7 @@ def smallest_count(cdf: CountCdf, level: Row, guess: Row) -> Row:
     A bracket of whole numbers, below and at or above the answer, grows from the guess and then
     shrinks. Inside it k comes from interpolation of probit(cdf) − probit(level), which is nearly
     linear in log(k + 2); the offset of an end that stays for the second time is halved, so that
-    interpolation moves it (the Illinois rule).
+    interpolation moves it (the Illinois rule). The result is NaN where the cdf is NaN.
     """
     target = torch.special.ndtri(level)
 
@@ -166,9 +170,10 @@ def smallest_count(cdf: CountCdf, level: Row, guess: Row) -> Row:
         below[i] = torch.where(hit, again * below[i], at_k)
         above[i] = torch.where(hit, at_k, again * above[i])
         reached[i] = hit
-    return torch.where(upper < LARGEST, upper, torch.inf)
+    undefined = below.isnan() | above.isnan()
+    return torch.where(undefined, torch.nan, torch.where(upper < LARGEST, upper, torch.inf))
 
 
 def _neighbours(k: Values) -> Values:
-    """Return the distance of neighbours: 1, or above 2⁵⁰ four times the spacing of float64."""
+    """Return the distance to the next count: 1, or above 2⁵⁰ four times the spacing of float64."""
     return (4 * torch.finfo(k.dtype).eps * k).clamp(min=1.0)

@@ -26,8 +26,8 @@ from directgp.numerics.gumbel import (
     Columns,
     Distributions,
     Latents,
-    Nodes,
     Part,
+    StretchedNodes,
     check_finite_numbers,
     read_sizes,
 )
@@ -94,7 +94,7 @@ def _range(mean: Latents, variance: Latents, rare: Column, likely: Bool[Tensor, 
 def _left(a: Tensor, variance: Tensor) -> tuple[Tensor, Tensor]:
     """Return the distances left of −μ at which D is negligible, and at which its tail begins.
 
-    D has to be followed from −a on.
+    The range of the integral includes −μ − a.
     """
     fallen = torch.where(a < variance, 0.5 * a * a / variance, a - 0.5 * variance)
     target = NATS + fallen
@@ -117,11 +117,11 @@ def _rolled(y: Column, num_latent: int) -> Int[Tensor, "p n"]:
     return (y.long() + torch.arange(num_latent, device=y.device)[:, None]) % num_latent
 
 
-def _alike(needed: Column, num_latent: int) -> Iterable[Int[Tensor, " _"]]:
+def _similar_blocks(needed: Column, num_latent: int) -> Iterable[Int[Tensor, " _"]]:
     """Return blocks of examples with similar needs; in a recorded step, in the given order."""
     if fixed_sizes.get() is not None:
-        every = torch.arange(len(needed), device=needed.device)
-        return list(every.split(max(1, _DEVICE_ENTRIES // num_latent)))
+        rows = torch.arange(len(needed), device=needed.device)
+        return list(rows.split(max(1, _DEVICE_ENTRIES // num_latent)))
     check_finite_numbers([float(needed.sum())])
     levels = (2 * torch.log2(needed.clamp(1.0, MAX_NODES))).long()
     sizes = [0]
@@ -142,17 +142,17 @@ def _blocks(
     share = 1 / (1 / variance.clamp(min=1e-300)).sum(0)
     # Sort by a number in proportion to the number of nodes.
     needed = ranges.core * torch.rsqrt(share.clamp(min=1.0))
-    for index in _alike(needed, len(mean)):
+    for index in _similar_blocks(needed, len(mean)):
         start, core, tail, nats = (column[index] for column in ranges)
         block_mean = mean[:, index] + start
         block_variance = variance[:, index]
         ends = core.max(), tail.max(), 1 / share[index].min(), nats.max()
         longest, tail_length, inverse, fall = read_sizes("range", *ends)
-        nodes = Nodes.over(longest, tail_length, 1 / inverse)
+        nodes = StretchedNodes.over(longest, tail_length, 1 / inverse)
         parts = slice(0, 1), slice(1, None)
         if fixed_sizes.get() is not None:
-            every = Distributions(block_mean, block_variance, nodes, fall)
-            label, others = (every.part(part) for part in parts)
+            distributions = Distributions(block_mean, block_variance, nodes, fall)
+            label, others = (distributions.part(part) for part in parts)
         else:
             label, others = (
                 Distributions(block_mean[part], block_variance[part], nodes, fall) for part in parts
@@ -180,7 +180,7 @@ def log_expected_softmax(y: Column, mean: Latents, variance: Latents) -> Columns
 
 
 def _beyond(mean: Latents, variance: Latents) -> Column:
-    """Return how far f_y can be raised while p is in proportion to e^{f_y}, which may underflow."""
+    """Return a shift of f_y that keeps p from underflow; up to it p is proportional to e^{f_y}."""
     reach = variance + 12 * variance.sqrt()
     lead = (mean - reach)[1:].amax(0) - (mean + reach)[0]
     return (lead - 50).clamp(min=0.0)
@@ -194,8 +194,8 @@ def expected_log_softmax(y: Column, mean: Latents, variance: Latents) -> Columns
     gap = mean[1:] - mean[0]
     rare = torch.where((gap < 0).all(0), _against(gap, variance).amin(0), 0.0)
     ranges = _gibbs_range(mean, variance, rare)
-    every = torch.ones_like(y, dtype=torch.bool)
-    return _in_order(_integrated(mean, variance, ranges, ((every, _excess),)), order)
+    mask = torch.ones_like(y, dtype=torch.bool)
+    return _in_order(_integrated(mean, variance, ranges, ((mask, _excess),)), order)
 
 
 def _against(gap: Float[Tensor, "c n"], variance: Latents) -> Float[Tensor, "c n"]:

@@ -106,7 +106,7 @@ def log_gamma(x: Elements) -> Elements:
 
 
 def trigamma(x: Elements) -> Elements:
-    """Compute ψ′(x) for x > 0 by recurrence and series; torch's own errs by 5e-10."""
+    """Compute ψ′(x) for x > 0 by recurrence and series; torch's function errs by 5e-10."""
     total = torch.zeros_like(x)
     for step in range(_SHIFTS):
         total = total + (x + step) ** -2
@@ -120,8 +120,8 @@ def trigamma(x: Elements) -> Elements:
 def wright_omega(x: Elements, refinements: int = 2) -> Elements:
     """Compute the ω > 0 with ω + log ω = x, for any real x, with gradient ω / (1 + ω).
 
-    ω(x) = W(exp(x)) with W the principal branch of Lambert's function. After one refinement it errs
-    by 1e-5 of itself.
+    ω(x) = W(exp(x)) with W the principal branch of Lambert's function. The relative error after one
+    refinement is 1e-5.
     """
     return with_slope(x, lambda x: _wright_omega(x, refinements), _wright_omega_slope)
 
@@ -236,7 +236,7 @@ def _log_minus_digamma(x: Tensor) -> Tensor:
 
 
 def _wright_omega(x: Tensor, refinements: int) -> Tensor:
-    """Refine a start; left of log ε, and at infinity, ω = exp(x) to the last digit.
+    """Refine a starting value; left of log ε, and at infinity, ω = exp(x) to the last digit.
 
     The start is exp(x) / (1 + 0.6 exp(x)) left of 1 and x − log x right of it; a step is of fourth
     order (Fritsch, Shafer and Crowley, CACM algorithm 443, 1973).

@@ -46,16 +46,16 @@ class PointLoss(ABC):
     """The name that users type."""
 
     gibbs: ClassVar[bool] = False
-    """Whether it is the mean of a log density over q, as in the ELBO."""
+    """Whether the loss is minus the mean of the log density over q, as in the ELBO."""
 
     eliminates: ClassVar[Literal["vfe", "square_loss"] | None] = None
     """The closed form of the optimal q(u) under Gaussian noise, where there is one."""
 
     unit_power: ClassVar[int] = 0
-    """The power of the unit of y by which the loss grows."""
+    """Power of a factor of y by which the loss is multiplied."""
 
     log_density: ClassVar[bool] = False
-    """Whether it is minus a log density of y: another unit of y adds a constant to it."""
+    """Whether the loss is minus a log density of y: a factor of y adds its log to the loss."""
 
     @property
     def deterministic(self) -> bool:
@@ -64,7 +64,7 @@ class PointLoss(ABC):
 
     @property
     def smooth(self) -> bool:
-        """Whether the gradient is that of the value, with the random numbers held."""
+        """Whether the gradient is the derivative of the value at fixed random numbers."""
         return True
 
     @property
@@ -79,7 +79,7 @@ class PointLoss(ABC):
     def uses_variance(self, likelihood: Likelihood) -> bool:
         """Return whether the loss depends on the variance of f or on the noise.
 
-        If not, they cannot be learnt from it.
+        A loss that depends on neither does not train them.
         """
         return True
 
@@ -138,7 +138,7 @@ class PointLoss(ABC):
     def _slopes(self, likelihood: Likelihood, rows: Rows) -> Slopes | None:
         """Return minus the loss, and its slopes in mean, variance and constants of the likelihood.
 
-        None where they need a graph.
+        Return None if autograd has to compute them.
         """
         return None
 
@@ -205,7 +205,7 @@ class Objective:
         generator: torch.Generator | None = None,
         step: int = 0,
     ) -> Float[Tensor, "*batch"]:
-        """Return (1/n) Σ_i weight_i·loss_i + (β/N)·KL: the objective over N, from a batch of n."""
+        """Return (1/n) Σ_i weight_i·loss_i + (β/N)·KL, the objective divided by N."""
         losses = self.point_loss(likelihood, y, marginals, generator=generator, step=step)
         return self.combine(losses, kl, weights)
 
@@ -331,7 +331,7 @@ def mean_curvature(
 
 
 def resolve_point_loss(objective: str | PointLoss, rule: Rule | str = "auto") -> PointLoss:
-    """Return the point loss of that name; "log_loss" takes the rule, the others none.
+    """Return the point loss of a name, or a given one; only "log_loss" takes a rule.
 
     Examples
     --------

@@ -1,4 +1,4 @@
-"""Define the point losses other than the log losses: square, absolute, pinball, CRPS, 0–1 cost."""
+"""Define point losses other than log losses: square, absolute, pinball, CRPS, 0–1 cost."""
 
 import math
 from abc import abstractmethod
@@ -45,7 +45,7 @@ class DeterministicLoss(PointLoss):
     """The last sentence of a refusal."""
 
     _knows_limits: ClassVar[bool] = False
-    """Whether the loss of a censored target is computed from its limit."""
+    """Whether the loss is defined for a censored target, of which only a limit is known."""
 
     @override
     def check(self, likelihood: Likelihood) -> None:

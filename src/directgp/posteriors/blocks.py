@@ -44,8 +44,8 @@ _DEVICE_ENTRIES = 2**26
 """Entries of A in one block on a GPU."""
 
 _NUMPY_ENTRIES = 2**19
-"""Up to this number of entries of A numpy computes in one thread. Several threads of torch gain
-little there, and lose much if other programs use the cores."""
+"""Largest number of entries of A that numpy computes, in one thread. Several threads of torch save
+little time there, and lose much if other programs use the cores."""
 
 
 class QGradient(NamedTuple):
@@ -101,8 +101,8 @@ class Projection:
     """Mean and variance of f at rows of inputs, and the gradient of a loss in q(u) through them.
 
     Buffers are reused: a result is valid until the next call. The leading axes of the arguments
-    broadcast to `batch`. numpy computes small problems of one model on a CPU, with the same
-    formulas: a call takes a quarter of the time of torch's.
+    broadcast to `batch`. numpy computes small problems of one model on a CPU, by the same formulas
+    in a quarter of the time of torch.
     """
 
     def __init__(self, size: int, template: Tensor, batch: tuple[int, ...] = ()) -> None:

@@ -81,7 +81,7 @@ def inverse_factor(
     """
     P = gram.double().clone()
     diagonal = P.diagonal(dim1=-2, dim2=-1).add_(beta)
-    # Add 1 where P is 0 (β = 0 and A = 0): any q(u) is optimal there.
+    # Add I where P is 0 (β = 0 and A = 0): any q(u) is optimal there.
     diagonal.add_((diagonal.amax(-1, keepdim=True) == 0).to(P))
     U = jittered_cholesky(P.flip(-2, -1), checked=checked).L.flip(-2, -1)
     eye = torch.eye(U.shape[-1], dtype=U.dtype, device=U.device)
@@ -127,11 +127,11 @@ def calibrate(
     ridge: float,
     weights: Num[Tensor, " n"] | None = None,
 ) -> Calibrated:
-    """Keep the mean of f; choose kernel scale, covariance of q(u) and noise for it.
+    """Choose kernel scale, covariance of q(u) and noise for a given mean of f.
 
     Square loss with weight β on the KL gives the mean of a Gaussian model with kernel c·k and
     noise variance c·β, for every c: ``ridge`` is the ratio ρ of noise to scale. The covariance is
-    the one of this model, and c maximises the leave-one-out log predictive density. With
+    the covariance of this model, and c maximises the leave-one-out log predictive density. With
     h_i = a_iᵀ(ρI + AAᵀ)⁻¹a_i and residuals e_i = y_i − μ_i,
 
         c = mean of (e_i/(1−h_i))² / (residual_i + ρ/(1−h_i)).
@@ -159,7 +159,7 @@ def calibrate(
 # variance_i = residual_i + ‖S′ᵀa′_i‖²
 # m = m₀ + S₀m′,     S = S₀S′
 #
-# so a computation with features A and prior N(0, I) serves for prior q₀ with features A′.
+# so the formulas for features A and prior N(0, I) hold for features A′ and prior q₀.
 
 
 def relative_features(before: Whitened, features: Features) -> Features:

@@ -51,7 +51,7 @@ _MIN_ROWS = 20
 """Smallest number of rows for which shorter lengthscales are tried."""
 
 _FACTORS = (1 / 4, 1 / 16)
-"""Factors of the lengthscale that are tried."""
+"""Candidate factors of the lengthscale."""
 
 _NOISE = 0.1
 """Noise variance relative to the variance of the values."""
@@ -64,7 +64,7 @@ _HIGH_SHARE = 0.4
 
 
 def shortening(X: Inputs, values: Row, lengthscale: Values) -> float:
-    """Return a factor of the lengthscale, below 1 if the values vary faster but are predictable.
+    """Return a factor of the lengthscale, below 1 if a shorter one explains far more variance.
 
     If f cannot follow the values at the start, training ends in the optimum where everything is
     noise.
@@ -98,7 +98,7 @@ _MEDIAN_ROWS = 1000
 def _lengthscale(X: Inputs, ard: bool) -> Values:
     """Return √d standard deviations of each feature, or the median distance of two rows over √2.
 
-    Both agree for independent features of equal spread.
+    The two are equal for independent features of equal spread.
     """
     spread = X.std(0, correction=0)
     if ard:
@@ -114,9 +114,6 @@ def _lengthscale(X: Inputs, ard: bool) -> Values:
 def _or_one(values: Values) -> Values:
     """Replace values that are not positive and finite by 1."""
     return torch.where((values > 0) & torch.isfinite(values), values, 1.0)
-
-
-# This is the only file of the core that imports gpytorch.
 
 
 MeanName = Literal["zero", "constant"]
@@ -286,9 +283,9 @@ class Prior(nn.Module):
         ]
 
     def length_scales(self) -> Float64[np.ndarray, " k"] | None:
-        """Return the lengthscales, one or one per feature; None if the kernel has none itself.
+        """Return the lengthscale, or one for each feature; None for a kernel without lengthscales.
 
-        Lengthscales of several latents are averaged, as 1 / lengthscale.
+        For several latents it is the harmonic mean of their lengthscales.
         """
         kernel: Kernel = self.kernel
         while isinstance(kernel, ScaleKernel) and kernel.active_dims is None:
@@ -343,9 +340,9 @@ class Prior(nn.Module):
         return twin
 
     def with_unit_scale(self) -> "Prior":
-        """Return this prior with the output scale fixed at 1, for losses that do not depend on it.
+        """Return this prior with the output scale fixed at 1, for losses that do not determine it.
 
-        A `ScaleKernel` is fixed at 1 too; scales deeper inside a kernel do not change.
+        A `ScaleKernel` is fixed at 1 too; scales inside a sum or product of kernels do not change.
         """
         twin = copy.deepcopy(self)
         if isinstance(twin.kernel, ScaleKernel):
@@ -359,8 +356,8 @@ class Prior(nn.Module):
     def repeated(self, number: int) -> "Prior":
         """Return a batch of copies of this prior."""
         twin = copy.deepcopy(self)
-        # Repeat by hand: `Kernel.expand_batch` ignores the parts of sums and products, and returns
-        # views of one number, which an optimiser cannot write to.
+        # Repeat each parameter: `Kernel.expand_batch` ignores the parts of sums and products, and
+        # returns views of one number, which an optimiser cannot write to.
         for part in twin.kernel.modules():
             if isinstance(part, Kernel):
                 part.batch_shape = torch.Size([number])

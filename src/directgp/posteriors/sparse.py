@@ -67,7 +67,7 @@ class Joint:
 
 
 class Features(NamedTuple):
-    """What the marginals of examples need besides q(u)."""
+    """Constants of the marginals of examples for given hyperparameters."""
 
     A: Float[Tensor, "*batch m n"]
     """L⁻¹ K_uf."""
@@ -84,9 +84,9 @@ class SparsePosterior(nn.Module):
     """q(f) = ∫ p(f given u) q(u) du, with q(u) free and whitened.
 
     u = L w, w ~ N(u_mean, u_chol u_cholᵀ).
-    L Lᵀ = K_uu + nugget·diag(K_uu): the inducing variables are f(Z) plus noise with this relative
-    variance, which keeps the factorisation and its derivative accurate. This defines the inducing
-    variables and is no approximation: q(f) is exact for them, and no variance gets jitter.
+    L Lᵀ = K_uu + nugget·diag(K_uu): the inducing variables are f(Z) plus noise of relative variance
+    `nugget`, which keeps the factorisation and its derivative accurate. This is a definition of the
+    inducing variables and no approximation: q(f) is exact for them, and no variance gets jitter.
 
     `with_latents` gives P independent processes, whose marginals have shape (P, n).
 
@@ -167,7 +167,7 @@ class SparsePosterior(nn.Module):
         change, and the centre and units of the inputs come from Z.
         """
         inputs = (self.Z if X is None else X).detach().reshape(-1, self.Z.shape[-1])
-        # Take medians of a few rows: they do not follow a far input.
+        # Take medians of a few rows: a single far input does not move them.
         sample = inputs[:: -(-len(inputs) // _CENTRE_ROWS)]
         centre = sample.median(0, keepdim=True).values
         spread = (sample - centre).abs().median(0, keepdim=True).values
@@ -187,7 +187,7 @@ class SparsePosterior(nn.Module):
     def with_latents(self, number: int, *, shared: bool = False) -> "SparsePosterior":
         """Return independent latent functions that start as this one.
 
-        Each has a kernel, a mean and inducing inputs of its own; with `shared` only a mean.
+        Each has its own kernel, mean and inducing inputs; with `shared` only its own mean.
         """
         require(number >= 2, "number of with_latents", "at least 2", number)
         require(self.num_latent == 1, "posterior of with_latents", "of one latent", self.num_latent)
@@ -244,7 +244,7 @@ class SparsePosterior(nn.Module):
                 torch.isnan(mean + variance).view(self.u_mean[..., 0].numel(), len(X)).any(0)
             )
             if bool(undefined.any()):
-                # Recompute these rows: so far away, the products of `fused` overflow.
+                # Recompute these rows: far from Z the products of `fused` overflow.
                 far = self.marginals(X[undefined])
                 mean[..., undefined] = far.mean
                 variance[..., undefined] = far.variance
@@ -397,14 +397,14 @@ class SparsePosterior(nn.Module):
         return twin
 
     def grown(self, X: Inputs, number: int) -> "SparsePosterior":
-        """Return the same q(f) with more inducing inputs: rows of X that u predicts worst.
+        """Return the same q(f) with more inducing inputs: the rows of X that u predicts worst.
 
         Each new input is the row with the largest variance of f given u and the rows chosen
         before. q of the new variables is p(u_new given u), in whitened coordinates N(0, I).
         """
         with torch.no_grad():
             count = min(len(X), _GROWTH_ROWS)
-            # Compute the rows in integers: float32 rounds large ones.
+            # Compute the row numbers in integers: float32 rounds large numbers.
             rows = X[torch.arange(count, device=X.device) * len(X) // count]
             Z = rows[self._worst_known(rows, number)]
             twin = copy.deepcopy(self)
@@ -431,7 +431,7 @@ class SparsePosterior(nn.Module):
         chosen = []
         residual = residual.clone()
         variance = self.prior.variance(X)
-        # Stop above the nugget, which is the share at a row of Z.
+        # Stop above the nugget: at a row of Z the share is the nugget.
         negligible = max(1e-6, 2 * self.nugget)
         for _ in range(min(number, len(X))):
             share = (residual / variance).reshape(-1, len(X)).amax(0)
@@ -459,7 +459,7 @@ class SparsePosterior(nn.Module):
         return twin
 
     def member(self, index: int, like: "SparsePosterior") -> "SparsePosterior":
-        """Return one posterior of a batch made by `repeated`, shaped like `like`."""
+        """Return one posterior of a batch made by `repeated`, with the shapes of `like`."""
         twin = copy.deepcopy(like)
         batched = self.state_dict()
         with torch.no_grad():

@@ -1,4 +1,4 @@
-"""Minimise by Adam, with CUDA graphs: batches, sampled gradients, a warm-up before L-BFGS."""
+"""Minimise by Adam, on a GPU with CUDA graphs."""
 
 import math
 from collections.abc import Callable
@@ -239,7 +239,7 @@ class AdamState:
             losses, gradient = self._problem.value_and_gradient(step)
         except (InvalidInputError, NumericalError) as error:
             failure = str(error)
-            # Average NaN: the other processes wait for this one, and have to go back too.
+            # Average NaN: the other processes wait for the average, and have to go back too.
             gradient = torch.full_like(self.optimizer.values, torch.nan)
             losses = gradient.new_tensor(torch.nan)
         losses, gradient = self._problem.average(losses, gradient)

@@ -73,10 +73,11 @@ def beta_path(
 ) -> BetaPath:
     """Train a grid of β and choose one by validation.
 
-    L-BFGS goes from neighbour to neighbour, from the β nearest 1 outwards; Adam trains all β as one
-    batch of models. Candidates are compared by the loss that is optimised (ELBO, VFE and FITC: log
-    loss), always by its exact rule, in paired differences; among those that are not distinguishable
-    from the best, the most regularised is chosen.
+    L-BFGS trains the β nearest 1 first, and then outwards, each from the result of its neighbour;
+    Adam trains all β as one batch of models. Paired differences of the validation loss compare the
+    candidates. It is the loss that is optimised, by its exact rule (log loss for ELBO, VFE and
+    FITC). Of the candidates that are not distinguishable from the best, the most regularised is
+    chosen.
 
     Parameters
     ----------
@@ -85,19 +86,19 @@ def beta_path(
     betas : sequence of float
         The grid; by default n, n/2, n/4, … and 0.01.
     validation : Given, HoldOut or Folds
-        Examples that compare the candidates; by default a tenth of the examples, or five folds
-        below 1000 examples. With folds the posteriors are trained on all examples, and the losses
-        come from models trained without the fold.
+        Examples on which the candidates are compared; by default a tenth of the examples, or five
+        folds below 1000 examples. With folds the posteriors are trained on all examples, and the
+        losses come from models trained without the fold.
     hyperparameters : {"joint", "fixed", "auto"}
-        As in `directgp.train`; the candidates of "auto" are both grids and the plain ELBO solution.
+        As in `directgp.train`; the candidates of "auto" are both grids and the ELBO solution.
     start : {"elbo", "given"}
-        The start: an ELBO run of its own; or posterior and likelihood as given, a finished ELBO
-        run: fixed runs keep their hyperparameters, joint ones start there. Then validation has to
-        be `Given`, with rows that this ELBO run has not seen.
+        "elbo" starts from an ELBO run. "given" takes posterior and likelihood as the result of a
+        finished ELBO run: fixed runs keep its hyperparameters, joint runs start from them. Then
+        validation has to be `Given`, with rows that this ELBO run has not seen.
     objective, rule, optimizer, weights, batch_size, learning_rate, max_steps, stopping, monitors, \
 checkpoints, generator
-        As in `directgp.train`. `max_steps` are those of each β; by default the neighbours of the
-        first, which start near their optimum, get a tenth of its steps.
+        As in `directgp.train`. `max_steps` holds for each β; by default every β after the first,
+        which starts near its optimum, gets a tenth of the steps.
 
     Examples
     --------
@@ -163,7 +164,7 @@ def path_of(
         require(0 <= beta < math.inf, "each of betas", "finite and at least 0", beta)
     random = generator or fresh_generator(data.X.device)
     how = validation or (Folds() if len(data) < 1000 else HoldOut())
-    allowed = "Given: the run that is given has seen all other rows"
+    allowed = "Given: the given ELBO run has seen all other rows"
     fits = isinstance(how, Given)
     who = "validation with start='given'"
     require(start == "elbo" or fits, who, allowed, type(how).__name__)
@@ -212,9 +213,9 @@ def _losses(
     results: Sequence[TrainingResult],
     loss: PointLoss,
 ) -> Float[Tensor, "c v"]:
-    """Return the validation losses of candidates on a part, a row for each of the results.
+    """Return the validation losses of candidates on a split, one row for each result.
 
-    The row is NaN if the candidate of a result could not be trained without the part.
+    A row is NaN if the candidate of its result could not be trained for this split.
     """
     losses = {(c.hyperparameters, c.beta): part.losses(c, loss) for c in candidates}
     untrained = torch.full_like(part.validation.X[:, 0], torch.nan)
@@ -252,7 +253,7 @@ def beta_grid(num_data: int, factor: int = 2) -> list[float]:
 
 
 def nearest_one(betas: Sequence[float]) -> int:
-    """Return the index of the β nearest 1, whose optimum is nearest to the ELBO solution."""
+    """Return the index of the β nearest 1: its optimum is nearest to the ELBO solution."""
     return min(range(len(betas)), key=lambda i: abs(math.log(max(betas[i], 1e-300))))
 
 
@@ -281,8 +282,8 @@ def train_grid(
 ) -> list[TrainingResult]:
     """Return a result for each β, in order; fewer where a budget or a callback ended the training.
 
-    Held hyperparameters are those of the base. Others are trained from the base, or from a short
-    ELBO run without one.
+    With `held`, the hyperparameters are those of the base. Otherwise they are trained too, from the
+    base, or from a short ELBO run if there is no base.
     """
     if len(betas) > 1 and batches_models(recipe, model, len(trainer.data)):
         return _batched(trainer, recipe, model, betas, base, held)
@@ -321,8 +322,8 @@ def outwards(
 ) -> list[Trained]:
     """Train from the β nearest 1, where the ELBO solution is near, to both ends of the grid.
 
-    `train` gets β and the nearest candidate, and returns None if training failed. `ended` gets the
-    candidates from the middle on, and how many are left in this direction.
+    `train` gets β and the nearest trained candidate, and returns None if training failed. `ended`
+    gets the candidates of one direction so far, and the number of β left in this direction.
     """
     middle = nearest_one(betas)
     trained = {middle: train(betas[middle], None)}
@@ -345,7 +346,7 @@ def _batched(
     base: TrainingResult | None,
     held: bool,
 ) -> list[TrainingResult]:
-    """Train every β at once, as one batch of models; held ones share K_uf."""
+    """Train every β at once, as one batch of models; with `held` they share K_uf."""
     base = base or short_elbo_run(trainer, recipe, model)
     if base.ended:
         return [base]
@@ -366,8 +367,11 @@ def _batched(
     results = []
     for i, beta in enumerate(betas):
         likelihood = many.likelihood
-        noise = copy.deepcopy(likelihood) if held else batch_member(likelihood, i, base.likelihood)
-        member = Model(many.posterior.member(i, template), noise)
+        if held:
+            own_likelihood = copy.deepcopy(likelihood)
+        else:
+            own_likelihood = batch_member(likelihood, i, base.likelihood)
+        member = Model(many.posterior.member(i, template), own_likelihood)
         own_stage = replace(stage, loss=trainer.value(recipe, member, beta))
         results.append(trainer.result(recipe, member, beta, mode, (*base.stages, own_stage)))
     return results

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 @final
 @dataclass(frozen=True)
 class TimeBudget(Monitor):
-    """Ends a run after a wall time, over all its stages; the current step is finished."""
+    """Ends a run after a wall time over all its stages, at the end of the current step."""
 
     seconds: float
     """Largest wall time."""
@@ -146,8 +146,8 @@ def print_line(line: str, console: "Console | None") -> None:
 class ProgressBar(Monitor):
     """Shows a line for each stage: name, bar, steps, loss, evaluations and time of the run.
 
-    On a terminal the line of the current stage moves. Elsewhere (a file, a pipe, a notebook)
-    and without rich, a library of the extra `cli`, the line is printed at the end of the stage.
+    On a terminal the line is updated at each step. Elsewhere (a file, a pipe, a notebook) and
+    without rich, a library of the extra `cli`, it is printed once, at the end of the stage.
 
     Parameters
     ----------
@@ -225,7 +225,7 @@ class ProgressBar(Monitor):
 @final
 @dataclass(eq=False)
 class History(Monitor):
-    """Records every step of a run, of all its stages; use a new one for another run."""
+    """Records every step of all stages of a run; use a new one for another run."""
 
     records: list[Progress] = field(default_factory=list)
     """The state after each step."""
@@ -240,7 +240,7 @@ class History(Monitor):
         return [record.loss for record in self.records]
 
     def to_dict(self) -> dict[str, list[Any]]:
-        """One list for each field of `Progress`, ready for a data frame; the phase by its name."""
+        """Return one list for each field of `Progress`, for a data frame; phases by name."""
         rows = [asdict(record) | {"phase": record.phase.name} for record in self.records]
         return {column.name: [row[column.name] for row in rows] for column in fields(Progress)}
 

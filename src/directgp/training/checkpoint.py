@@ -60,7 +60,7 @@ class _Manifest(Strict):
 def fingerprint(**entries: Any) -> str:
     """Return the sha256 of tensors (name, dtype, shape, bytes) and JSON values.
 
-    The order of the entries does not count; a tuple equals a list.
+    It does not depend on the order of the entries; a tuple equals a list.
     """
     tensors = {name: value for name, value in entries.items() if isinstance(value, Tensor)}
     values = {name: value for name, value in entries.items() if name not in tensors}
@@ -76,11 +76,11 @@ class Checkpoints:
     Parameters
     ----------
     path : path
-        The file. A run with the same data and settings that finds it resumes from there, and ends
-        with the same parameters bit for bit (on the CPU, with the same number of threads).
+        The file. If it exists, a run with the same data and settings resumes from it, and ends with
+        the same parameters bit for bit (on the CPU, with the same number of threads).
     every : int
-        Steps between two writes. L-BFGS forgets its curvature at each, so a small number costs
-        steps.
+        Steps between two writes. L-BFGS forgets its curvature at each write, so that a small number
+        costs steps.
     """
 
     path: str | os.PathLike[str]
@@ -94,8 +94,8 @@ class Checkpoints:
 class Checkpoint:
     """The finished stages of a run and the state of the current one, in memory and in a file.
 
-    A file with another fingerprint of data and settings raises an error. Of several processes the
-    first one reads for all, and writes.
+    A file with another fingerprint of data and settings raises an error. The first of several
+    processes reads the file for all, and writes it.
     """
 
     def __init__(
@@ -147,7 +147,7 @@ class Checkpoint:
         start["generator"] = generator.get_state()
 
     def next_finished(self) -> tuple[StageResult, Tensors] | None:
-        """Return result and model of the next stage, if the file has it as finished."""
+        """Return result and model of the next stage, if the file has a result of it."""
         if self._loaded == len(self._finished):
             return None
         index = self._loaded
@@ -242,9 +242,10 @@ def open_checkpoint(
     settings: object,
     group: ProcessGroup | None = None,
 ) -> Checkpoint | None:
-    """Return the checkpoint of a run with these data, this start and these settings, if any.
+    """Open the checkpoint of a run; return None without `checkpoints`.
 
-    Raises `InvalidInputError` if another process has other data, start or settings.
+    Raises `CheckpointError` if the file is of a run with other data, model or settings, and
+    `InvalidInputError` if these differ between processes.
     """
     if checkpoints is None and group is None:
         return None
@@ -271,7 +272,7 @@ def model_tensors(model: Model) -> Tensors:
 
 
 def _description(model: nn.Module) -> list[object]:
-    """Return what no tensor holds: names of free parameters, classes, plain attributes."""
+    """Return names of free parameters, classes and plain attributes, which are not in tensors."""
     free = [name for name, parameter in model.named_parameters() if parameter.requires_grad]
 
     def plain(part: nn.Module) -> dict[str, object]:

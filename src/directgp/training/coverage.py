@@ -1,4 +1,4 @@
-"""Check on examples the width of a model's intervals, and whether its noise is constant."""
+"""Test on examples whether intervals are wide enough, and whether the noise is constant."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -27,7 +27,7 @@ _FALSE_ALARMS = 0.01
 """Probability that intervals of the right width are called too narrow, over all groups."""
 
 _CLEARLY = 30.0
-"""A model covers clearly better if its worst group is this many times as probable."""
+"""Ratio of the probabilities of the worst groups from which a model covers clearly better."""
 
 _MAX_GROUPS = 10
 """Largest number of groups; groups have about equal numbers of examples."""
@@ -42,16 +42,16 @@ _FEWEST_GROUPS = 3
 """Smallest number of groups between which noise is compared."""
 
 _CHANCE = 0.01
-"""Probability that constant noise is taken for noise that depends on the inputs."""
+"""Probability of a false alarm: constant noise is called dependent on the inputs."""
 
 _GAIN = 0.02
 """Fall of the mean log loss, in nats, that a noise level for each group must bring."""
 
 _LARGEST = 6.0
-"""Larger |z| count as this: P(Y ≤ y) near 1 cannot tell them apart."""
+"""Larger |z| are replaced by this: P(Y ≤ y) near 1 does not resolve them."""
 
 _MAX_EXAMPLES = 10_000
-"""Largest number of examples of a part; more are thinned evenly."""
+"""Largest number of examples of a part; of more, every k-th is used."""
 
 Examples = tuple[TrainingResult, Data, Likelihood]
 """A trained model, examples, and a likelihood with their row values."""
@@ -111,8 +111,8 @@ class Coverage:
     def of(cls, parts: Sequence[Examples], loss: PointLoss) -> "Coverage":
         """Return the coverage of examples in parts, each with a model of its own.
 
-        It is empty for labels, which have no intervals, and for a loss that does not judge a
-        density, which does not train intervals.
+        It is empty for labels, which have no intervals, and for a loss that is not a log density:
+        such a loss does not train the width of intervals.
         """
         labels = parts[0][0].likelihood.task == "classification"
         if labels or not loss.validation_loss().log_density:
@@ -137,8 +137,8 @@ def _checked(
     data, likelihood = _thinned(data, likelihood)
     q = result.posterior.predict(data.X)
     y = data.y
-    # Use both ends of the range: an interval of counts includes its upper end, and a censored
-    # value may be anywhere in its range.
+    # Compare both ends of the observed range: an interval of counts includes its upper end, and a
+    # censored value may be anywhere in its range.
     low, high = observed_range(likelihood, y)
     up_to = predictive_cdf(likelihood, high, q)
     below = up_to if low is high else predictive_cdf(likelihood, low, q)
@@ -209,7 +209,7 @@ def _places(values: Float64[np.ndarray, " n"], number: int) -> Int[np.ndarray, "
 def _groups(
     feature: int | None, values: Float64[np.ndarray, " n"], inside: Bool[np.ndarray, " n"]
 ) -> Iterable[Group]:
-    """Yield the groups; equal values share a group, so that targets do not select a group."""
+    """Yield the groups; equal values share a group."""
     number = max(1, min(_MAX_GROUPS, len(values) // _ROWS_PER_GROUP))
     places = _places(values, number)
     for place in np.unique(places):

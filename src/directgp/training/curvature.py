@@ -1,4 +1,4 @@
-"""Give L-BFGS a problem as one vector, with bounds, units and the inverse curvature."""
+"""Vectors of parameters for L-BFGS, with bounds, scaled coordinates and inverse curvature."""
 
 import math
 from collections.abc import Iterable, Mapping
@@ -43,7 +43,7 @@ class LowerBounds:
         return self._xp.maximum(x, self._bounds)
 
     def held(self, x: Vector, gradient: Vector) -> Array | None:
-        """Return which entries only a bound keeps from descending; None if there are no bounds."""
+        """Return a mask of entries at a bound that would descend below it; None without bounds."""
         return (x <= self._bounds) & (gradient > 0) if self._any else None
 
     def free(self, gradient: Vector, held: Array | None) -> Vector:
@@ -68,7 +68,7 @@ class FlatParameters:
     """Values and gradients of parameters in one float64 vector.
 
     A numpy vector has the lower triangle of u_chol. A torch vector, on a GPU, has the whole matrix
-    with 0 above the diagonal, which saves the time of packing.
+    with 0 above the diagonal, so that nothing has to be packed.
     """
 
     def __init__(self, parameters: dict[str, nn.Parameter], xp: Any = None) -> None:
@@ -174,7 +174,7 @@ class Coordinates:
             self.set_frame(frame)
 
     def set_frame(self, frame: Frame | None) -> None:
-        """Change the frame, in its memory; None, where there was one, for the identity."""
+        """Overwrite the frame; None sets the identity. No effect without a frame."""
         if self._frame is None:
             return
         eye = torch.eye(self._frame.shape[-1]).to(self._lower).expand(self._lower.shape)
@@ -265,7 +265,7 @@ class InverseCurvature:
         # Store arrays: a CUDA graph cannot copy a number to the GPU.
         self._zero = zeros((), template)
         self._one = zeros((), template) + 1
-        self.known = zeros((), template)
+        self.has_pair = zeros((), template)
         """Whether there is a pair; 1 or 0."""
 
     def times(self, gradient: Vector, coordinates: Coordinates) -> Vector:
@@ -318,7 +318,7 @@ class InverseCurvature:
         R_inverse[:, place] = column[:, None]
         put(stored, ..., R_inverse)
         put(self._inverse_D, ..., self._updated(s, y, rise))
-        put(self.known, ..., self._one)
+        put(self.has_pair, ..., self._one)
         self._next[...] = (self._next + rises) % self._memory
 
     def _updated(self, s: Vector, y: Vector, rise: Array) -> Vector:
@@ -336,14 +336,14 @@ _PROBE = 1e-4
 """Length of a finite difference, in natural units."""
 
 _MIN_UNIT = 0.2
-"""Smallest unit: one curvature, measured at one point, stands for a whole parameter."""
+"""Smallest unit; one curvature at one point is a rough estimate for a whole parameter."""
 
 _MAX_UNIT = 5.0
 """Largest unit, for the same reason."""
 
 
 def parameter_units(problem: TrainingProblem) -> dict[str, Tensor]:
-    """Return a unit for each parameter except u_mean and u_chol, which have a frame.
+    """Return a unit for each parameter except u_mean and u_chol, which the frame scales.
 
     The mean curvature c = vᵀHv / size of a parameter comes from one difference of gradients along
     v, the parameter's natural unit with random signs: the spread of the inducing inputs in each
@@ -353,7 +353,7 @@ def parameter_units(problem: TrainingProblem) -> dict[str, Tensor]:
     places = dict(zip(problem.parameters, np.cumsum([0, *sizes]).tolist(), strict=False))
     signs = torch.Generator().manual_seed(0)
     names = [name for name in problem.parameters if name not in ("u_mean", "u_chol")]
-    here = _probe(problem) if names else None
+    gradient = _probe(problem) if names else None
     units = {}
     for name in names:
         parameter = problem.parameters[name]
@@ -365,13 +365,13 @@ def parameter_units(problem: TrainingProblem) -> dict[str, Tensor]:
         sign = 2 * torch.randint(2, parameter.shape, generator=signs).to(parameter) - 1
         with torch.no_grad():
             parameter.add_(_PROBE * natural * sign)
-        there = _probe(problem)
+        shifted = _probe(problem)
         with torch.no_grad():
             parameter.copy_(value)
         units[name] = natural
-        if here is not None and there is not None:
+        if gradient is not None and shifted is not None:
             entries = slice(places[name], places[name] + parameter.numel())
-            change = (there[entries] - here[entries]).view(parameter.shape)
+            change = (shifted[entries] - gradient[entries]).view(parameter.shape)
             rise = (natural * sign * change).double().mean().abs() / _PROBE
             stretch = torch.rsqrt(rise).nan_to_num(nan=1.0).clamp(_MIN_UNIT, _MAX_UNIT)
             units[name] = natural * stretch.to(natural)
@@ -379,7 +379,7 @@ def parameter_units(problem: TrainingProblem) -> dict[str, Tensor]:
 
 
 def _probe(problem: TrainingProblem) -> Tensor | None:
-    """Return the gradient, or None where it cannot be computed."""
+    """Return the gradient at the current parameters; None where it cannot be computed."""
     try:
         problem.prepare()
         return problem.value_and_gradient(0)[1]

@@ -1,4 +1,4 @@
-"""Examples and models as training takes them, and the examples and random numbers of each step."""
+"""Define the examples and the model of a training, and the batch and random numbers of a step."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -47,7 +47,7 @@ class Data:
 
 
 class Model(NamedTuple):
-    """A posterior and a likelihood, to start from or trained."""
+    """A posterior and a likelihood."""
 
     posterior: SparsePosterior
     """q(u), with prior and inducing inputs."""
@@ -71,9 +71,10 @@ def check_data(who: str, data: Data, posterior: SparsePosterior, likelihood: Lik
     weights = data.weights
     n = len(data)
     require(n >= 1, f"X of {who}", "at least one row", f"shape {tuple(X.shape)}")
-    devices = X.device, y.device, posterior.Z.device
-    placement = "{}, {} and {}".format(*devices)
-    require(len({*devices}) == 1, f"X, y and posterior of {who}", "on one device", placement)
+    tensors = [X, y, posterior.Z] if weights is None else [X, y, posterior.Z, weights]
+    devices = sorted({str(tensor.device) for tensor in tensors})
+    parts = f"X, y, weights and posterior of {who}"
+    require(len(devices) == 1, parts, "on one device", " and ".join(devices))
     check_device(f"device of {who}", X.device)
     posterior.check_inputs(X, f"X of {who}")
     wanted = likelihood.num_latent
@@ -100,7 +101,7 @@ def check_data(who: str, data: Data, posterior: SparsePosterior, likelihood: Lik
 
 
 class Batches:
-    """The examples of each step: all of them, unless a subclass chooses a batch."""
+    """The examples of each step: all examples; subclasses choose a batch."""
 
     whole: bool = True
     """Whether every step uses all examples."""
@@ -109,7 +110,7 @@ class Batches:
         self._data = data
 
     def advance(self) -> bool:
-        """Go to the next step; return whether it has the size of the static buffers."""
+        """Go to the next step; return whether its batch has the size of the static buffers."""
         return True
 
     def examples(self, likelihood: Likelihood) -> tuple[Data, Likelihood]:
@@ -117,10 +118,10 @@ class Batches:
         return self._data, likelihood
 
     def use_static_buffers(self) -> None:
-        """Keep the examples of all steps in the same memory, as a CUDA graph needs."""
+        """Copy the examples of each step to the same memory, as a CUDA graph needs."""
 
     def state(self) -> dict[str, Tensor]:
-        """Return the position, for a checkpoint; without the state of the generator."""
+        """Return the position, for a checkpoint, without the state of the generator."""
         return {}
 
     def load_state(self, state: dict[str, Tensor]) -> None:
@@ -182,16 +183,16 @@ class RandomBatches(Batches):
         rows = torch.arange(len(epoch))
         whole = epoch.dtype == rows.dtype and torch.equal(epoch.cpu().sort().values, rows)
         if not (whole and len(rows) in (0, len(self._data)) and 0 <= taken <= len(rows)):
-            raise ValueError("its batches are not those of an epoch")
+            raise ValueError("its order of examples is not a permutation of the data")
         self._epoch = epoch.to(self._generator.device)
         self._taken = taken
 
 
 @final
 class StreamBatches(Batches):
-    """Batches of a stream; before the first step, a batch that was read beforehand.
+    """Batches of a stream; `first` is the batch before the first step.
 
-    Each process has a stream of its own rows. Targets are checked against the likelihood.
+    Each process has a stream of its own rows. The likelihood checks the targets of each batch.
     """
 
     whole = False
@@ -226,10 +227,10 @@ class StreamBatches(Batches):
 
     @override
     def load_state(self, state: dict[str, Tensor]) -> None:
-        # Keep this process's share: the checkpoint has the first process's, at the same position.
+        # Keep the share of this process: the checkpoint has the share of the first process.
         saved = {name: int(value) for name, value in state.items()}
-        here = self._stream.state()
-        self._stream.restore({**saved, "share": here["share"], "rows": here["rows"]})
+        current = self._stream.state()
+        self._stream.restore({**saved, "share": current["share"], "rows": current["rows"]})
 
     @override
     def close(self) -> None:
@@ -248,7 +249,7 @@ class DistributedBatches(Batches):
 
     The weights of its n_r of n rows are scaled by s·n_r/n: the mean over the processes of
     (1/n_r) Σ weight·loss is then the mean over all rows. A process without a row takes the first
-    one with weight 0, so that its KL counts.
+    row with weight 0, so that the KL has the same weight in each process.
     """
 
     def __init__(self, batches: Batches, rank: int, size: int) -> None:
@@ -294,9 +295,9 @@ class DistributedBatches(Batches):
 class Randomness:
     """The random numbers of a stochastic problem.
 
-    Frozen, every evaluation draws the same numbers (common random numbers), so that the value is a
-    smooth function of the parameters. With a rank, each of several processes draws other numbers;
-    its seed comes from the common generator and its rank.
+    With `frozen`, every evaluation draws the same numbers (common random numbers), so that the
+    value is a smooth function of the parameters. With a rank, each of several processes draws
+    numbers of its own, with a seed from the common generator and its rank.
     """
 
     def __init__(self, generator: torch.Generator, frozen: bool, rank: int | None = None) -> None:
@@ -304,7 +305,7 @@ class Randomness:
         self.frozen = frozen
         self._rank = rank
         if frozen or rank is not None:
-            # Make a generator: setting the seed of the given one would repeat its draws.
+            # Make another generator: a new seed of the given one would repeat its draws.
             where = generator.device
             self._seed = int(torch.randint(2**62, (), generator=generator, device=where))
             self.generator = torch.Generator(where)

@@ -59,15 +59,15 @@ _ASSIGNED = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 
 @final
 class Processes:
-    """The processes that train one model, as one of them sees them.
+    """A process that trains one model together with other processes.
 
-    Made by `from_torchrun`, used in a ``with`` block and given to `directgp.train`. Means and
+    Made by `from_torchrun`, used in a ``with`` block and passed to `directgp.train`. Means and
     messages are the same in all processes, bit for bit.
 
     Parameters
     ----------
     rank : int
-        The number of this process, from 0.
+        Index of this process, from 0.
     size : int
         Number of processes.
     device : torch.device
@@ -122,9 +122,9 @@ class Processes:
         size = int(os.environ["WORLD_SIZE"])
         limit = timedelta(seconds=timeout)
         backend = "gloo"
-        here = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
-        # Use nccl only with one process per GPU; gloo, for the CPU, detects a lost process at once.
-        if chosen.type == "cuda" and here <= torch.cuda.device_count():
+        local_size = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
+        # Use nccl only with one process per GPU. On the CPU gloo detects a lost process at once.
+        if chosen.type == "cuda" and local_size <= torch.cuda.device_count():
             backend = "cpu:gloo,cuda:nccl"
         with _contact(f"Process {rank} of {size} could not connect to the others"):
             common, _, _ = next(rendezvous("env://", rank, size, timeout=limit))
@@ -134,7 +134,7 @@ class Processes:
         return cls(rank, size, chosen)
 
     def mean(self, tensors: Sequence[Tensor]) -> tuple[Tensor, ...]:
-        """Return the mean of each tensor over the processes, in the dtype of the last one."""
+        """Return the mean of each tensor over the processes, in the dtype of the last tensor."""
         flat = torch.cat([tensor.detach().reshape(-1).to(tensors[-1]) for tensor in tensors])
         with self._contact():
             dist.all_reduce(flat)
@@ -149,16 +149,17 @@ class Processes:
         return int(least)
 
     def told(self, message: bytes, by: int = 0) -> bytes:
-        """Broadcast the message of one process, and return it."""
+        """Send the message of the process `by` to all processes, and return it."""
         length = torch.tensor([len(message)])
         with self._contact():
             dist.broadcast(length, by)
+            if int(length) == 0:
+                return b""
             data = torch.zeros(int(length), dtype=torch.uint8)
             if self.rank == by:
-                data = torch.frombuffer(bytearray(message or b"\0"), dtype=torch.uint8)
-            if int(length) > 0:
-                dist.broadcast(data, by)
-        return message if self.rank == by else data.numpy().tobytes()
+                data = torch.frombuffer(bytearray(message), dtype=torch.uint8)
+            dist.broadcast(data, by)
+        return data.numpy().tobytes()
 
     def close(self) -> None:
         """Leave the process group."""
@@ -236,7 +237,7 @@ class ProcessGroup:
         return Stop(Status(status), reason)
 
     def require_same(self, fingerprint: str) -> None:
-        """Raise `InvalidInputError` if a process has another fingerprint than the first."""
+        """Raise `InvalidInputError` if the fingerprints of two processes differ."""
         same = self._broadcast(fingerprint) == fingerprint
         first_different = self._processes.smallest(self.size if same else self.rank)
         require(
@@ -280,9 +281,9 @@ class ProcessGroup:
 
     @contextmanager
     def deferred_signals(self) -> Iterator[None]:
-        """Delay Ctrl-C to the end of a step, so that all processes stop at the same one.
+        """Delay Ctrl-C to the end of a step, so that all processes stop after the same step.
 
-        The SIGTERM with which torchrun ends a job that has lost a process raises an error.
+        SIGTERM, by which torchrun ends a job that has lost a process, raises `LostProcessError`.
         """
         if threading.current_thread() is not threading.main_thread():
             yield
@@ -307,6 +308,6 @@ class ProcessGroup:
             signal.raise_signal(signal.SIGINT)
 
     def _broadcast(self, value: Any, by: int = 0) -> Any:
-        """Return the JSON value of one of the processes."""
+        """Send the JSON value of the process `by` to all processes, and return it."""
         mine = json.dumps(value) if self.rank == by else ""
         return json.loads(self._processes.told(mine.encode(), by))

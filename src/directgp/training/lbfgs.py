@@ -74,7 +74,7 @@ def lbfgs(
 @final
 @dataclass
 class Learnt:
-    """What a run has learnt of a problem, for a run that continues from its end."""
+    """Coordinates and curvature at the end of a run, for a run that continues from there."""
 
     coordinates: Coordinates | None = None
     """Scaled coordinates."""
@@ -216,7 +216,7 @@ class _Descent:
         if not slope < 0:
             # Use the diagonal alone: the projected direction of L-BFGS may lead upwards.
             slope, share, reach, has_curvature, _ = self._numbers(self._plan(diagonal=True))
-        # Skip the limit for tiny shares: no search gets a million times longer, 1/share overflows.
+        # Set no limit for tiny shares: a search never gets that long, and 1/share may overflow.
         limit = 1 / share if share > 1e-6 else math.inf
         length = 1.0
         if not has_curvature:
@@ -261,7 +261,7 @@ class _Descent:
         return values.tolist() if isinstance(values, Tensor) else [float(value) for value in values]
 
     def _joined(self, *numbers: Array) -> Array:
-        """Return numbers in a form that the host reads at once."""
+        """Return numbers as one tensor on a GPU, so that the host waits once for all of them."""
         return numbers if self._flat.xp is np else torch.stack([x.double() for x in numbers])
 
     @without_warnings
@@ -283,7 +283,7 @@ class _Descent:
         largest = partial(self._flat.xp.linalg.norm, ord=math.inf)
         share = largest(self._raw * down / abs(x).clip(2 * _MAX_CHANGE))
         reach = bounds.max_length(x, down)
-        return self._joined(down @ gradient, share, reach, memory.known, largest(gradient))
+        return self._joined(down @ gradient, share, reach, memory.has_pair, largest(gradient))
 
     def _in_units(self, gradient: Vector) -> Vector:
         return gradient if self._unit == 1 else gradient / self._unit

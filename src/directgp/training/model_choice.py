@@ -1,4 +1,4 @@
-"""Choose kernel and likelihood, by short runs on some of the examples."""
+"""Choose kernel and likelihood, by short runs on a part of the examples."""
 
 import copy
 import math
@@ -19,7 +19,7 @@ _FEW_INDUCING = 50
 """Inducing inputs with which models are compared by validation."""
 
 _EXPLAINED = 0.05
-"""Share of the variance that an ELBO solution has to explain if a model starts from it."""
+"""Smallest share of the variance that an ELBO solution explains if a model starts from it."""
 
 _MOST_ROWS = 2000
 """Examples by which models are compared: a quarter of them, up to this number."""
@@ -66,7 +66,7 @@ class ModelChoice:
             part = Split(race.data, models[0][0].likelihood, *part.examples)
         race.splits = [race.some(part, max(race.effort.rows_for_models, rows))]
         self._first = {model.name: first_of(row, model) for row in models for model in row}
-        # The tails of the last likelihood are the heaviest: outliers decide nothing.
+        # Compare kernels with the last likelihood: outliers matter least under its heavy tails.
         of_first_scale = [[m for m in row if self._first[m.name] is row[0]] for row in models]
         column = [row[0 if self.by_evidence else -1] for row in of_first_scale]
         try:
@@ -85,7 +85,7 @@ class ModelChoice:
         self.tried[chosen.name] = replace(self.tried[chosen.name], chosen=True)
         self.best = self._trials[chosen.name].results[0]
         if self.by_evidence:
-            # What follows starts from these hyperparameters; q(u) has seen every example.
+            # Later runs start from these hyperparameters. Reset q(u), which has seen all examples.
             solution = cast(TrainingResult, self._solutions[first.name])
             posterior = copy.deepcopy(solution.posterior)
             posterior.reset()
@@ -100,7 +100,7 @@ class ModelChoice:
         if not trained:
             return None
         if self.by_evidence:
-            return max(trained, key=lambda model: self.tried[model.name].evidence or -math.inf)
+            return max(trained, key=lambda model: cast(float, self.tried[model.name].evidence))
         losses = torch.stack([self._trials[model.name].losses for model in trained])
         return trained[compare(losses).chosen]
 
@@ -145,7 +145,7 @@ class ModelChoice:
 
 
 def evidence(result: TrainingResult, data: Data) -> float:
-    """Return ELBO − ½ k log n of Schwarz, the ELBO of some examples as that of all."""
+    """Return ELBO − ½ k log n (Schwarz), with k the number of hyperparameters."""
     parameters = (*result.posterior.prior.parameters(), *result.likelihood.parameters())
     k = sum(parameter.numel() for parameter in parameters if parameter.requires_grad)
     n = len(data) if data.weights is None else float(data.weights.sum())
@@ -154,7 +154,7 @@ def evidence(result: TrainingResult, data: Data) -> float:
 
 
 def first_of(row: Sequence[Model], model: Model) -> Model:
-    """Return the first model of a row whose f is on the scale of that of a model."""
+    """Return the first model of a row whose likelihood has the latent scale of a model."""
     scale = model.likelihood.latent_scale
     return next(first for first in row if first.likelihood.latent_scale == scale)
 
@@ -162,7 +162,7 @@ def first_of(row: Sequence[Model], model: Model) -> Model:
 def start_of(model: Model, first: Model, solution: TrainingResult, data: Data) -> TrainingResult:
     """Return the ELBO solution of the first model as the state from which a model starts.
 
-    It is the untrained model where all is noise for the solution.
+    Where the solution explains the targets by noise alone, the state is the untrained model.
     """
     mean = solution.posterior.predict(data.X).mean
     likelihood = for_rows_of(model.likelihood, solution.likelihood)
@@ -174,7 +174,7 @@ def start_of(model: Model, first: Model, solution: TrainingResult, data: Data) -
         if model.posterior.Z.dim() <= solution.posterior.Z.dim():
             return solution
         return replace(solution, posterior=solution.posterior.with_own_kernels())
-    # Its start is noise of a tenth of the variance of the targets.
+    # Scale the residuals: a likelihood starts with a tenth of the variance of its targets as noise.
     noise = math.sqrt(10) * (data.y - mean)
     if likelihood.num_latent > solution.posterior.num_latent:
         posterior = _with_more_latents(solution.posterior, latent_starts(likelihood, noise))
@@ -188,9 +188,9 @@ def start_of(model: Model, first: Model, solution: TrainingResult, data: Data) -
 def _with_more_latents(
     posterior: SparsePosterior, starts: Sequence[tuple[float, float]]
 ) -> SparsePosterior:
-    """Return a posterior whose first latent is that of another one, and the others are as a prior.
+    """Return a posterior with more latents: the first keeps its q(u), the others have q(u) = p(u).
 
-    They start with its kernel and inducing inputs, and with these constant means and variances.
+    All start with the same kernel and inducing inputs, and with these constant means and variances.
     """
     prior = posterior.prior
     constant = getattr(prior.mean_function, "constant", torch.zeros(()))

@@ -1,4 +1,4 @@
-"""Define what an optimiser minimises: functions of parameters, objectives of a model and data."""
+"""Define the problems that an optimiser minimises: objectives as functions of parameters."""
 
 import math
 from abc import ABC, abstractmethod
@@ -58,7 +58,7 @@ class TrainingProblem(ABC):
         return self.batches.advance()
 
     def recordable(self) -> bool:
-        """Whether a CUDA graph can replay `value`: the same work whatever the numbers."""
+        """Return whether a CUDA graph can replay `value`: its operations do not depend on data."""
         return False
 
     @abstractmethod
@@ -80,7 +80,7 @@ class TrainingProblem(ABC):
 
     @final
     def joined(self, gradients: Mapping[int, Tensor]) -> Float[Tensor, " p"]:
-        """Join gradients, which are found by the id of their parameter; a missing one is 0."""
+        """Join gradients, given by the id of their parameter, to one vector; a missing one is 0."""
         parts = []
         for parameter in self.parameters.values():
             gradient = gradients.get(id(parameter))
@@ -130,8 +130,8 @@ def trained_parameters(model: Model) -> dict[str, nn.Parameter]:
 class ModelProblem(TrainingProblem):
     """An objective of a model and data; `group` averages it over several processes.
 
-    With `before`, an earlier q(u) that takes the place of the prior, the posterior holds q(u)
-    relative to it (`directgp.posteriors.collapsed`).
+    With `before`, an earlier q(u) that replaces the prior, the posterior holds q(u) relative to it
+    (`directgp.posteriors.collapsed`).
     """
 
     def __init__(

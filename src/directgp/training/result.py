@@ -265,7 +265,7 @@ class Failure:
 
 @dataclass(frozen=True)
 class ModelTried:
-    """A kernel and a likelihood that were compared on some examples, after a few steps."""
+    """A kernel and a likelihood that were compared after a few steps on a part of the examples."""
 
     name: str
     """Kernel and likelihood in words."""
@@ -282,7 +282,7 @@ class ModelTried:
 
 @dataclass(frozen=True)
 class PathPoint:
-    """A candidate, which is a mode and a β, with its validation loss."""
+    """A candidate, a pair of a mode and a β, with its validation loss."""
 
     beta: float
     """Weight of the KL term."""
@@ -291,16 +291,16 @@ class PathPoint:
     """"joint", "fixed", or "elbo" for the plain ELBO solution."""
 
     result: TrainingResult | None
-    """The trained model; None in the path of an estimator, which keeps only the losses."""
+    """The trained model; None in the path of an estimator, which stores only the losses."""
 
     validation_loss: float
-    """Mean over the validation examples, of the loss that is optimised."""
+    """Mean of the optimised loss over the validation examples."""
 
     validation_error: float
     """Standard error of the validation loss."""
 
     difference: float
-    """Mean paired difference of the loss to the loss of the best candidate."""
+    """Mean paired difference from the loss of the best candidate."""
 
     difference_error: float
     """Standard error of the difference."""
@@ -313,7 +313,7 @@ class PathPoint:
 
     @property
     def trained(self) -> TrainingResult:
-        """The trained model; raises ValueError where only the losses are kept."""
+        """The trained model; raises ValueError where only the losses are stored."""
         if self.result is None:
             raise ValueError("This path has only the losses of its candidates, not their models.")
         return self.result
@@ -325,14 +325,14 @@ class BetaPath:
 
     points: tuple[PathPoint, ...]
     """From the most to the least regularised: ELBO, fixed with falling β, joint with falling β.
-    Empty where an estimator had nothing to choose but the model."""
+    Empty where an estimator chose only kernel and likelihood."""
 
     chosen: int
-    """Index of the chosen point: the most regularised that is not distinguishable from the best;
-    the β nearest 1 where training ended before any validation."""
+    """Index of the chosen point: the most regularised that is not distinguishable from the best.
+    If training ended before any validation, the β nearest 1."""
 
     loss: str
-    """Name of the loss that was compared."""
+    """Name of the loss by which candidates were compared."""
 
     seconds: float
     """Wall time of the path."""
@@ -347,10 +347,11 @@ class BetaPath:
     """The values of β that were allowed."""
 
     models: tuple[ModelTried, ...] = ()
-    """Kernels and likelihoods that were compared before, the simplest first."""
+    """Kernels and likelihoods that were compared before the candidates, the simplest first."""
 
     replaced: str = ""
-    """The candidate that the chosen one replaced, because it covers clearly better."""
+    """Candidate that the chosen one replaced, because intervals of the chosen one cover clearly
+    better."""
 
     @property
     def best(self) -> TrainingResult:
@@ -363,9 +364,10 @@ class BetaPath:
         return self.points[self.chosen].beta
 
     def in_units(self, scale: float, loss: PointLoss | None = None) -> "BetaPath":
-        """Return the path without models, with losses in the units before division by scale.
+        """Return the path without models, with losses for targets multiplied by `scale`.
 
-        `loss` is the loss that was compared; by default the built-in loss of that name.
+        `loss` is the loss by which candidates were compared; by default the built-in loss with the
+        name in the path.
         """
         loss = loss or resolve_point_loss(self.loss)
         power = loss.unit_power
@@ -404,7 +406,7 @@ class BetaPath:
         """
         spec = _PathSpec.model_validate(plain)
         if not 0 <= spec.chosen < max(1, len(spec.points)):
-            raise ValueError("the chosen candidate is none of those compared")
+            raise ValueError("the index of the chosen candidate is out of range")
         plain = dict(spec)
         return cls(
             **plain
@@ -457,7 +459,7 @@ class _PathSpec(Strict):
     @field_validator("failed", mode="before")
     @classmethod
     def _fields(cls, failed: Any) -> Any:
-        """Earlier versions wrote the text of a failure."""
+        """Return failures as fields; earlier versions wrote a text for each."""
         return [_failure(failure) for failure in failed] if isinstance(failed, list) else failed
 
 

@@ -49,8 +49,8 @@ class Monitor(Protocol):
 class Observer:
     """A callback that gets the model itself while Adam trains it, for learning curves.
 
-    It is called after a step, and after the last step too. The result has the best state where
-    the loss is exact.
+    It is called every `every` steps and after the last step, with the current state. The result
+    of a run with an exact loss has the best state.
 
     Parameters
     ----------
@@ -68,7 +68,7 @@ class Observer:
 
 
 def close(monitors: Sequence[Monitor]) -> None:
-    """Close each monitor; one that a user wrote may have no `close`."""
+    """Close each monitor that has a `close`; a monitor of the user may have none."""
     for monitor in monitors:
         getattr(monitor, "close", lambda: None)()
 
@@ -77,8 +77,8 @@ def close(monitors: Sequence[Monitor]) -> None:
 class Run:
     """Counts the steps and evaluations of a stage, and calls the monitors.
 
-    `since` is `time.perf_counter` at the start of the first stage. `agree` returns the stop of all
-    processes for that of this one, which may be None.
+    `since` is `time.perf_counter` at the start of the first stage. `agree` gets the stop of this
+    process, or None, and returns the stop on which all processes agree.
     """
 
     def __init__(
@@ -136,7 +136,7 @@ class Run:
             seconds=time.perf_counter() - self._since,
             phase=self._phase,
         )
-        # Every monitor sees every step, also after one that stops.
+        # Call every monitor at every step, also after one has returned a stop.
         stops = [monitor(progress) for monitor in self._monitors]
         return next((stop for stop in stops if stop is not None), None)
 
@@ -310,7 +310,7 @@ class Recipe:
     """Optimiser, or "auto" for the choice by data and rule."""
 
     batch_size: int | None = None
-    """Examples of a step of Adam; None for all, or for a default if they are very many."""
+    """Examples of a step of Adam; None for all, or for a default number where n is very large."""
 
     learning_rate: float | None = None
     """Learning rate of Adam; None for the paper's."""
@@ -325,7 +325,7 @@ class Recipe:
     """Callbacks that see every step."""
 
     observer: Observer | None = None
-    """Callback that sees the model while Adam trains it."""
+    """Callback that gets the model while Adam trains it."""
 
     whitened: bool = True
     """Whether q(u) is changed relative to the prior."""
@@ -346,20 +346,20 @@ class Recipe:
 
     @property
     def collapsed(self) -> Literal["vfe", "fitc"] | None:
-        """The objective, where it is a collapsed one."""
+        """Name of a collapsed objective; None for other objectives."""
         if self.objective == "vfe":
             return "vfe"
         return "fitc" if self.objective == "fitc" else None
 
     def point_loss(self) -> PointLoss:
-        """Return the loss of one example; for VFE and FITC that of the ELBO."""
+        """Return the loss of one example; VFE and FITC have the loss of the ELBO."""
         if self.collapsed is not None:
             require(self.rule == "auto", f"rule for {self.name}", "'auto'", repr(self.rule))
             return GibbsLoss()
         return resolve_point_loss(self.objective, self.rule)
 
     def settings(self) -> tuple[object, ...]:
-        """Return the fields that a resumed run must share; its stopping rule may differ."""
+        """Return the settings that must not change when a run resumes; stopping rules may."""
         function = self.objective, self.rule, self.optimizer
         whitening = () if self.whitened else ("unwhitened",)
         return *function, self.batch_size, self.learning_rate, self.max_steps, *whitening

@@ -65,9 +65,9 @@ def train(
     Parameters
     ----------
     posterior : SparsePosterior
-        The start; it is not changed.
+        Model at the start; it is not changed.
     likelihood : Likelihood
-        p(y given f); it is not changed.
+        p(y given f) at the start; it is not changed.
     X, y : tensor of shape (n, d), (n,)
         Training data, on the posterior's device.
     objective : str or PointLoss
@@ -79,12 +79,12 @@ def train(
         For "log_loss", as in `directgp.log_expectation`.
     hyperparameters : {"joint", "fixed", "auto"}
         "joint" trains kernel, mean, noise and inducing inputs together with q(u); "fixed" takes
-        them from a finished ELBO run and trains q(u) alone, from scratch; "auto" takes whichever of
-        the two, and of the plain ELBO solution, validates better.
+        them from a finished ELBO run and trains q(u) alone, from scratch; "auto" trains both ways
+        and returns the best by validation, which may also be the ELBO solution.
     start : {"elbo", "scratch"}
-        The start of a joint run: a short ELBO run, or the posterior as given. From 1000 rows on,
-        some steps of Adam, a stage such as "log_loss, warm-up", come before joint L-BFGS. Counts
-        and labels then have no ELBO run.
+        A joint run starts from a short ELBO run, or from the posterior as given. From 1000 rows on,
+        a warm-up by Adam (the stage "log_loss, warm-up") comes before joint L-BFGS; for counts and
+        labels it replaces the ELBO run.
     validation : Given, HoldOut or Folds
         For "auto", as in `directgp.beta_path`.
     optimizer : {"auto", "lbfgs", "adam"}
@@ -93,12 +93,13 @@ def train(
     weights : tensor of shape (n,)
         Factor of each example's loss.
     batch_size : int
-        Examples of one Adam step; all, unless given or n is very large.
+        Examples of one Adam step; by default all, or 1024 where n is very large.
     learning_rate : float
-        Adam's; 0.1 for all examples at once and 0.001 for batches, as in the paper.
+        Learning rate of Adam; by default 0.1 for all examples at once and 0.001 for batches, as in
+        the paper.
     max_steps : int
-        Steps of the run, without those of the stages before; 500 for L-BFGS, 5000 (regression) or
-        3000 for Adam, as in the paper.
+        Largest number of steps of the last stage; by default 500 for L-BFGS, and the paper's 5000
+        (regression) or 3000 for Adam.
     stopping : Monitor
         A stopping rule in place of the default.
     monitors : sequence of Monitor
@@ -108,15 +109,15 @@ def train(
     checkpoints : Checkpoints
         The file from which an interrupted run resumes.
     generator : torch.Generator
-        Randomness, of the data's device; freshly seeded when none is given.
+        Source of random numbers, on the device of the data; freshly seeded by default.
     processes : Processes
         The processes that torchrun has started; each computes a part of every step. Each calls
         `train` with the same data and settings, and gets the same result; model and random numbers
         start as in the first one. Adam only. The first process reads and writes checkpoints and
         shows progress bars; other monitors are called in each process, and any may stop all.
     whitened : bool
-        Whether q(u) is changed relative to the prior. False, for joint training by Adam: its mean
-        and the factor of its covariance themselves, which takes more steps and more time.
+        Whether Adam changes the whitened q(u). With False, for joint training by Adam alone, it
+        changes mean and covariance factor of q(u) themselves, which takes more steps and time.
 
     Returns
     -------
@@ -126,9 +127,9 @@ def train(
     Raises
     ------
     NumericalError
-        If no step has a finite value.
+        No step has a finite value.
     LostProcessError
-        If a process has ended; the text says how the job resumes.
+        Another process has ended; the message says how the job resumes.
 
     Examples
     --------
@@ -223,9 +224,9 @@ def train_stream(
     Parameters
     ----------
     posterior : SparsePosterior
-        The start, of the dtype of the rows; it is not changed.
+        Model at the start, of the dtype of the rows; it is not changed.
     rows : ParquetRows
-        Training data; standardise them first.
+        Training data; call `standardised` first.
     epochs : float
         Number of passes over the rows, for the objective and, with hyperparameters="fixed", for
         the ELBO run before it.
@@ -247,7 +248,7 @@ def train_stream(
     Raises
     ------
     InvalidInputError
-        Also in the middle of a run, for a row that is not valid.
+        An argument or a row is not valid; rows are checked when they are read, during the run.
 
     Examples
     --------
@@ -286,7 +287,7 @@ def train_stream(
         batch_size=batch_size,
         learning_rate=learning_rate,
         max_steps=math.ceil(epochs * rows.num_rows / batch_size),
-        # Adam never satisfies the default rule, and so runs through all epochs.
+        # Adam never satisfies `SmallGradient`, and so runs through all epochs.
         stopping=stopping or SmallGradient(0.0),
         monitors=monitors,
         observer=observer,
@@ -308,9 +309,9 @@ def train_stream(
     allowed = f"a multiple of the number of processes, {size}"
     require(batch_size % size == 0, "batch_size of train_stream", allowed, batch_size)
     with rows.batches(batch_size, seed=0) as stream:
-        # A copy: the batch is part of a whole buffer.
+        # Copy the batch: it is a view of a larger buffer.
         first = as_data(stream.next()).map(lambda tensor: tensor.clone().to(posterior.Z.device))
-    # Other batches may have positive weights where this one has none.
+    # Leave the weights out: other batches may have positive ones where all of these are 0.
     check_data("train_stream", Data(first.X, first.y), posterior, likelihood)
     check_own(likelihood, first.y)
     model = Model(posterior, likelihood)
@@ -339,13 +340,14 @@ def _check_choices(mode: str, modes: tuple[str, ...], start: str, beta: float) -
 def _distributed_recipe(
     recipe: Recipe, model: Model, data: Data, beta: float, processes: Processes
 ) -> Recipe:
-    """Return the recipe for a process, or raise an error if it needs all examples at once.
+    """Return the recipe for one of several processes, with Adam.
 
-    Adam is chosen whatever the number of processes, so that one process trains as several do.
+    Adam is chosen for a single process too, so that the result does not depend on their number.
+    Raises `InvalidInputError` if the recipe needs all examples at once.
     """
-    here = data.X.device
+    device = data.X.device
     where = "with processes"
-    require(here == processes.device, f"X {where}", f"on {processes.device}, theirs", here)
+    require(device == processes.device, f"X {where}", f"on {processes.device}, theirs", device)
     allowed = "'auto' or 'adam', which need no more than the gradient"
     require(recipe.optimizer != "lbfgs", f"optimizer {where}", allowed, "'lbfgs'")
     # One progress bar is enough.
@@ -389,7 +391,7 @@ def _train_or_resume(
             if checkpoint is not None:
                 checkpoint.restore_generator(random)
             if rows is not None and group is not None:
-                # The rows of one batch of this process.
+                # Keep as many rows as this process has in one batch.
                 data = data.take(torch.arange(len(data) // group.size, device=data.X.device))
             trainer = Trainer(data, random, checkpoint, group=group, rows=rows)
             if mode == "fixed":
@@ -419,10 +421,10 @@ def update(
 ) -> TrainingResult:
     """Minimise Σ loss + β·KL[q(u) ‖ q_before(u)] over q(u), the sum over the new examples alone.
 
-    Kernel, mean, likelihood and inducing inputs are held, and nothing but q_before is needed of
-    earlier examples. For "elbo" with a Gaussian likelihood, "vfe" and "fitc" the result is a
-    formula, and equals the q(u) of all examples at once, for any β and in any order. Otherwise it
-    is an approximation: only q(u) is kept of the earlier examples.
+    Kernel, mean, likelihood and inducing inputs do not change, and the earlier examples are not
+    needed. For "elbo" with a Gaussian likelihood, "vfe" and "fitc" the result is a formula, and
+    equals the q(u) of all examples at once, for any β and in any order. Otherwise it is an
+    approximation: q_before alone represents the earlier examples.
 
     Examples far from the inducing inputs change little: q(u) cannot represent them. `train` moves
     the inducing inputs.
@@ -430,15 +432,15 @@ def update(
     Parameters
     ----------
     posterior : SparsePosterior
-        With q_before; it is not changed.
+        Posterior with q_before; it is not changed.
     likelihood : Likelihood
         p(y given f); it is not changed.
     X, y : tensor of shape (n, d), (n,)
         New examples, on the posterior's device.
     objective : str or PointLoss
-        As in `directgp.train`, but one that depends on the variance of f.
+        As in `directgp.train`; it must depend on the variance of f.
     beta : float
-        β > 0, the same as before: KL[q ‖ q_before] stands for all earlier examples.
+        β > 0 of the earlier training: KL[q ‖ q_before] represents all earlier examples.
     rule, optimizer, weights, batch_size, learning_rate, max_steps, stopping, monitors, generator
         As in `directgp.train`.
 
@@ -476,20 +478,21 @@ def update(
     require(0 < beta < math.inf, "beta of update", "positive and finite", beta, remedy)
     data = Data(X, y, weights)
     check_data("update", data, posterior, likelihood)
+    check_own(likelihood, y)
     recipe.check(likelihood)
-    # A loss of the mean alone forms no covariance, which stands for the earlier examples.
+    # Earlier examples are represented by the covariance of q_before, which such a loss ignores.
     if not recipe.point_loss().uses_variance(likelihood):
         raise UnsupportedError(
-            "update needs an objective that sees the variance of f. Got "
-            f"'{recipe.name}' with {type(likelihood).__name__}. Use 'elbo' or 'log_loss'; 'elbo' "
-            "with beta=1 after training for square loss gives the mean that square loss has for "
+            "update needs an objective that depends on the variance of f. Got "
+            f"'{recipe.name}' with {type(likelihood).__name__}. Use 'elbo' or 'log_loss'. After "
+            "training for square loss, 'elbo' with beta=1 gives the same mean as square loss for "
             "all examples."
         )
     trainer = Trainer(data, generator or fresh_generator(X.device))
     model = copy.deepcopy(Model(posterior, likelihood))
     posterior = model.posterior
     before = Whitened(posterior.u_mean.detach().clone(), posterior.u_chol.detach().tril())
-    # During training the posterior holds q(u) relative to the one before.
+    # During training the posterior holds q(u) relative to q_before.
     posterior.reset()
     try:
         stage = trainer.stage(recipe.name, recipe, model, beta, held=True, before=before)

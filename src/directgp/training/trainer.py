@@ -74,7 +74,7 @@ class Trainer:
         self.phase = Phase()
         """The phase of the next run, for callbacks."""
         self.learnt: Learnt | None = None
-        """What L-BFGS knows of the problem of the only stage, and learns there."""
+        """Coordinates and curvature of L-BFGS, which a run of one stage starts from and updates."""
 
     def optimizer(self, recipe: Recipe, posterior: SparsePosterior) -> Literal["lbfgs", "adam"]:
         """Return the optimiser that the recipe chooses for these data."""
@@ -102,7 +102,7 @@ class Trainer:
             problem = self._problem(recipe, model, beta, held, before)
             result = self._run(name, recipe, problem, held)
         except NumericalError as error:
-            # The failed stage is saved too, so that those after it keep their places.
+            # Save the failed stage too: stages are resumed in the order in which they were saved.
             failed = without_steps(name, Status.FAILED, str(error))
             self._save_finished(failed, model)
             raise
@@ -114,7 +114,7 @@ class Trainer:
         except KeyboardInterrupt:
             return without_steps(name, Status.INTERRUPTED, "Interrupted before the first step.")
         if not result.ends_training:
-            # A stage that was ended from outside resumes from the last save instead.
+            # A stage ended by a budget, a callback or Ctrl-C resumes from its last checkpoint.
             self._save_finished(result, model)
         return result
 
@@ -144,25 +144,24 @@ class Trainer:
             self._checkpoint.finish(result, self._state(model))
 
     def start_roughly(self, model: Model) -> None:
-        """Set an untrained q(u) in place to that of Gaussian noise around rough values of f.
+        """Set an untrained q(u) in place to the optimum for rough values of f with Gaussian noise.
 
-        From q(u) at the prior the noise of some likelihoods would explain everything first, and
-        stay there.
+        From q(u) = p(u), training of some likelihoods ends in an optimum where everything is noise.
         """
         posterior, likelihood, _ = model
         data = self.data
-        alone = self._rows is None and self._group is None
-        if not (alone and has(likelihood, RoughStart)) or bool(posterior.u_mean.any()):
+        in_memory = self._rows is None and self._group is None
+        if not (in_memory and has(likelihood, RoughStart)) or bool(posterior.u_mean.any()):
             return
         latent = cast(RoughStart, likelihood).starting_latent(data.y)
         if not float(latent.var(correction=0)) > 0:
             return
         noise = Gaussian(_ROUGH_NOISE * float(latent.var(correction=0))).to(data.X)
         objective = Objective(GibbsLoss(), len(data), 1.0)
-        around = Data(data.X, latent, data.weights)
-        rough = Model(posterior, noise)
+        rough_data = Data(data.X, latent, data.weights)
+        rough_model = Model(posterior, noise)
         randomness = Randomness(self._generator, False)
-        problem = ProfiledProblem(rough, around, objective, randomness, "vfe", held=True)
+        problem = ProfiledProblem(rough_model, rough_data, objective, randomness, "vfe", held=True)
         with torch.no_grad():
             problem.prepare()
             problem.write_q()
@@ -346,7 +345,7 @@ _SHORT_RUN = {"lbfgs": 50, "adam": 300}
 
 
 def elbo_run(trainer: Trainer, recipe: Recipe, model: Model, near: bool = False) -> TrainingResult:
-    """Train for the ELBO until it converges; without a warm-up where the start is near."""
+    """Train for the ELBO until it converges; with `near`, without a warm-up."""
     elbo = as_elbo(recipe)
     model = copy.deepcopy(model)
     trainer.start_roughly(model)
@@ -372,11 +371,11 @@ def joint_run(
     stages: tuple[StageResult, ...] = ()
     if start != "near":
         trainer.start_roughly(model)
-    # Many counts or labels start without it: its lengthscales are so long that log loss with small
-    # β does not leave them, and a warm-up gets further.
+    # Skip the ELBO run for many counts or labels: log loss with small β does not leave its long
+    # lengthscales, and a warm-up gets further.
     discrete = model.likelihood.task != "regression"
-    helps = not (discrete and _warm_up_helps(trainer, recipe, model, beta))
-    if start == "elbo" and helps and recipe.name not in ("elbo", "vfe", "fitc"):
+    skipped = discrete and _warm_up_helps(trainer, recipe, model, beta)
+    if start == "elbo" and not skipped and recipe.name not in ("elbo", "vfe", "fitc"):
         base = short_elbo_run(trainer, recipe, model)
         if base.ended:
             return base
@@ -401,7 +400,7 @@ def fixed_run(
     beta: float,
     near: TrainingResult | None = None,
 ) -> TrainingResult:
-    """Train q(u) with the hyperparameters of an ELBO run, from the prior or from a near result."""
+    """Train q(u) with the hyperparameters of an ELBO run, from q(u) = p(u) or a near result."""
     if base.ended:
         return base
     model = copy.deepcopy(Model.of(base))
@@ -409,7 +408,7 @@ def fixed_run(
     if near is None:
         posterior.reset()
     else:
-        # The scale of the other prior may have been calibrated since.
+        # Rescale u_mean: the output scale of the near result may have been calibrated.
         start = near.posterior
         ratio = (start.prior.scale / posterior.prior.scale).detach().sqrt()
         posterior.set_q(ratio * start.u_mean.detach(), start.u_chol.detach())
@@ -433,14 +432,14 @@ _SMALL_BETA = 0.5
 
 
 def warm_up(trainer: Trainer, recipe: Recipe, model: Model, beta: float) -> tuple[StageResult, ...]:
-    """Train by Adam, in place, where L-BFGS gains from it; the best state is kept."""
+    """Train by Adam, in place, if this saves time before L-BFGS; end at the best state."""
     if not _warm_up_helps(trainer, recipe, model, beta):
         return ()
     far = beta < _SMALL_BETA and not recipe.point_loss().gibbs
     steps = 100 if far else 50
     rate = 0.1
     if isinstance(model.likelihood, ConjugateLikelihood):
-        # The losses are steeper, and need more and smaller steps.
+        # Take more and smaller steps: losses with Gaussian noise are steeper.
         steps = 300
         rate = 0.05
     by_adam = replace(
@@ -456,12 +455,12 @@ def warm_up(trainer: Trainer, recipe: Recipe, model: Model, beta: float) -> tupl
     try:
         return (trainer.stage(name, by_adam, model, beta),)
     except NumericalError as error:
-        # The last good state is kept, and a line search may find a way from there.
+        # Continue from the last good state: a line search may descend from there.
         return (without_steps(name, Status.FAILED, str(error)),)
 
 
 def _warm_up_helps(trainer: Trainer, recipe: Recipe, model: Model, beta: float) -> bool:
-    """Return whether L-BFGS follows over q(u), Z and many rows, with a deterministic value."""
+    """Return whether L-BFGS trains q(u) and Z next, on many rows, with a deterministic loss."""
     if len(trainer.data) < _WARM_UP_FROM or not model.posterior.Z.requires_grad:
         return False
     loss = recipe.point_loss()
@@ -473,10 +472,10 @@ def _warm_up_helps(trainer: Trainer, recipe: Recipe, model: Model, beta: float) 
 def _with_variances(
     trainer: Trainer, recipe: Recipe, model: Model, beta: float, template: SparsePosterior
 ) -> Model:
-    """Return the model with variances of f and the noise, for a loss that saw neither.
+    """Return the model with calibrated variances of f and noise, for a loss without them.
 
-    The loss counts as ½p·(y − μ)² with p chosen so that its sum is right; for square loss p = 1.
-    The parameters that require a gradient are those of the template.
+    The loss is replaced by ½p·(y − μ)² with the p that gives the same sum; p = 1 for square loss.
+    Parameters require a gradient as those of the template do.
     """
     data = trainer.data
     likelihood = model.likelihood

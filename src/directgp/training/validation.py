@@ -56,7 +56,7 @@ class Folds:
 @final
 @dataclass(frozen=True)
 class Given:
-    """Validate on these examples; with a likelihood where they have row values."""
+    """Validate on these examples."""
 
     X: Float[Tensor, "v d"]
     """Inputs."""
@@ -68,7 +68,7 @@ class Given:
     """A likelihood with the row values of these examples; None if they have none."""
 
     def settings(self) -> str:
-        """Return a text that differs for other settings, for the fingerprint of a checkpoint."""
+        """Return a text that identifies the examples, for the fingerprint of a checkpoint."""
         values = {} if self.likelihood is None else dict(self.likelihood.named_buffers())
         return fingerprint(X=self.X, y=self.y, **values)
 
@@ -159,7 +159,7 @@ def split(
     n = len(data)
     device = generator.device
     order = torch.randperm(n, generator=generator, device=device)
-    # Sort by label and take examples in turn, so that each part has its share of either label.
+    # Sort by label and take examples in turn, so that each part has about equal shares of labels.
     by_label = likelihood.task == "classification"
     if by_label:
         order = order[torch.sort(data.y[order], stable=True).indices]
@@ -171,8 +171,12 @@ def split(
         number = min(validation.number, n)
         by_turns = [order[first::number] for first in range(number)]
         parts = by_turns if by_label else list(order.tensor_split(number))
-    weights = None if data.weights is None else data.weights[torch.cat(parts)]
-    mean_weight = 1.0 if weights is None else float(weights.mean())
+    mean_weight = 1.0
+    if data.weights is not None:
+        mean_weight = float(data.weights[torch.cat(parts)].double().mean())
+    remedy = "Use Folds, or give validation data."
+    allowed = "positive for some of the validation examples"
+    require(mean_weight > 0, "weights", allowed, "zeros", remedy)
     splits = []
     for held in parts:
         mask = torch.ones(n, dtype=torch.bool, device=held.device)
@@ -217,15 +221,13 @@ class PairedComparison:
         )
 
 
-def compare(
-    losses: Float[Tensor, "c n"], groups: Sequence[object] = (), threshold: float = 1.0
-) -> PairedComparison:
-    """Choose the best of the first group whose best is not distinguishable from the best of all.
+def compare(losses: Float[Tensor, "c n"], threshold: float = 1.0) -> PairedComparison:
+    """Choose the first candidate that is not distinguishable from the best one.
 
     On few or heavy-tailed validation examples the smallest mean is noise. A candidate is not
     distinguishable while its mean difference from the best is at most `threshold` standard errors
-    of that difference. Order groups, and candidates without groups, from the most to the least
-    regularised. Candidates with losses that are not finite are not chosen.
+    of this difference. Order the candidates from the most to the least regularised. Candidates with
+    losses that are not finite are not chosen.
     """
     wide = losses.double()
     finite = torch.isfinite(wide).all(-1)
@@ -239,13 +241,10 @@ def compare(
     gap = wide - wide[best]
     difference = torch.where(finite, gap.mean(-1), torch.inf)
     error = torch.where(finite, _standard_error(gap), torch.nan)
-    # Without groups each candidate is a group of its own.
-    group_of = groups or range(len(losses))
-    for group in dict.fromkeys(group_of):
-        members = [i for i, label in enumerate(group_of) if label == group]
-        chosen = min(members, key=lambda i: float(mean[i]))
-        if chosen == best or difference[chosen] <= threshold * error[chosen]:
-            break
+    # The difference of the best candidate from itself is 0, even where the error is NaN.
+    close = difference <= threshold * error
+    close[best] = True
+    chosen = int(close.nonzero()[0])
     return PairedComparison(mean, _standard_error(wide), difference, error, chosen)
 
 

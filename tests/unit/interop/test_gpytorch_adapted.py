@@ -14,7 +14,7 @@ from torch import Tensor
 
 from directgp import expected_log_prob, log_expectation
 from directgp.errors import InvalidInputError, NumericalError, UnsupportedError
-from directgp.interop.gpytorch.likelihoods import Adapted
+from directgp.interop.gpytorch.translation import Adapted
 from directgp.likelihoods import Likelihood, Logistic
 
 Array = NDArray[np.float64]

@@ -15,7 +15,7 @@ from gpytorch.mlls import VariationalELBO
 from torch import Tensor, nn
 
 from directgp.interop.gpytorch import DirectLogLoss, GPyTorchLikelihood
-from directgp.interop.gpytorch.likelihoods import translated
+from directgp.interop.gpytorch.translation import translated
 from directgp.likelihoods import StudentT
 from directgp.predictive import predictive_log_density
 from directgp.shapes import Marginals

@@ -230,6 +230,12 @@ def test_priors_and_terms(x: Tensor, y: Tensor) -> None:
     torch.testing.assert_close(whole, fit - kl + log_prior)
 
 
+def test_the_kl_term_keeps_its_digits_beside_a_large_loss(x: Tensor, y: Tensor) -> None:
+    model, likelihood = moved(x), gpytorch.likelihoods.GaussianLikelihood().double()
+    _, kl, _, _ = BetaELBO(likelihood, model, N, combine_terms=False)(model(x), y + 1e6)
+    torch.testing.assert_close(kl, model.variational_strategy.kl_divergence() / N)
+
+
 @pytest.mark.parametrize("loss", ["crps", "square_loss", "absolute_loss", "pinball_loss"])
 def test_other_losses(loss: str, x: Tensor, y: Tensor) -> None:
     model, likelihood = moved(x), gpytorch.likelihoods.GaussianLikelihood().double()

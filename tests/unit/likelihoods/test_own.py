@@ -31,6 +31,7 @@ from directgp.likelihoods import (
 from directgp.likelihoods.base import unconstrained
 from directgp.likelihoods.numeric import NUM_DRAWS, moments_given
 from directgp.log_expectations.api import check_own
+from directgp.posteriors import SparsePosterior
 from directgp.predictive import (
     predictive_cdf,
     predictive_crps,
@@ -41,6 +42,7 @@ from directgp.predictive import (
 )
 from directgp.predictive.api import point_prediction
 from directgp.registry import LIKELIHOODS
+from directgp.training import update
 from tests.unit.experiments.small import problem
 
 FLOAT64 = torch.float64
@@ -333,6 +335,13 @@ TARGETS = row(0.1, 2.0)
 def test_what_is_wrong_is_found(wrong: Likelihood, message: str) -> None:
     with pytest.raises(InvalidInputError, match=message):
         check_likelihood(wrong, TARGETS)
+
+
+def test_an_update_finds_what_is_wrong() -> None:
+    inputs = torch.linspace(0, 1, 2, dtype=torch.float64)[:, None]
+    posterior = SparsePosterior.from_data(inputs, num_inducing=2)
+    with pytest.raises(InvalidInputError, match="strip and growth of TooWide must be right"):
+        update(posterior, TooWide(), inputs, TARGETS)
 
 
 def test_what_is_right_is_accepted() -> None:

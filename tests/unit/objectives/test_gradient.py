@@ -8,7 +8,7 @@ from torch import Tensor
 from typing_extensions import override
 
 from directgp import Marginals
-from directgp.interop.gpytorch.likelihoods import GivenGaussian, GivenStudentT
+from directgp.interop.gpytorch.translation import GivenGaussian, GivenStudentT
 from directgp.likelihoods import (
     Derivatives,
     Gaussian,

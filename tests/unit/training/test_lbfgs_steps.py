@@ -346,7 +346,7 @@ def test_the_diagonal_learns_curvatures_that_differ() -> None:
 def test_a_pair_without_curvature_is_left_out(sign: float) -> None:
     found = InverseCurvature(np.zeros(SIZE), memory=3)
     found.add(np.ones(SIZE), sign * np.ones(SIZE), SEEN)
-    assert found.known == 0
+    assert found.has_pair == 0
     gradient = RANDOM.normal(size=SIZE)
     np.testing.assert_allclose(found.times(gradient, SEEN), UNIT.numpy() ** 2 * gradient)
 
@@ -356,7 +356,7 @@ def test_curvature_has_no_unit(unit: float) -> None:
     found = InverseCurvature(np.zeros(SIZE), memory=3)
     for s, y in pairs(3):
         found.add(s, unit * y, SEEN)
-    assert found.known == 1
+    assert found.has_pair == 1
     step = RANDOM.normal(size=SIZE)
     found.add(step, unit * HESSIAN @ step, SEEN)
     np.testing.assert_allclose(found.times(unit * HESSIAN @ step, SEEN), step, rtol=1e-6)
@@ -374,4 +374,4 @@ def test_tensors_have_the_same_curvature_as_arrays() -> None:
         expected = arrays.times(gradient, plain)
         found = tensors.times(torch.from_numpy(gradient), plain).numpy()
         np.testing.assert_allclose(found, expected, rtol=1e-10, atol=1e-12)
-    assert float(tensors.known) == arrays.known == 1
+    assert float(tensors.has_pair) == arrays.has_pair == 1

@@ -254,7 +254,7 @@ def test_exposures_are_those_of_the_new_examples() -> None:
 
 @pytest.mark.parametrize("objective", ["square_loss", "absolute_loss"])
 def test_a_loss_of_the_mean_alone_is_refused(objective: str) -> None:
-    with pytest.raises(UnsupportedError, match=r"sees the variance of f.*'elbo' or 'log"):
+    with pytest.raises(UnsupportedError, match=r"depends on the variance of f.*'elbo' or 'log"):
         update(POSTERIOR, GAUSSIAN, X, Y, objective=objective)
 
 

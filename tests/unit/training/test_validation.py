@@ -4,7 +4,6 @@ import math
 
 import pytest
 import torch
-from torch import Tensor
 
 from directgp.errors import InvalidInputError, NumericalError
 from directgp.likelihoods import Gaussian, Likelihood, Poisson, Probit
@@ -155,6 +154,23 @@ def test_too_few_folds_or_rows_are_refused() -> None:
             split(bad, lone, start(X), Poisson(), seeded())
 
 
+def test_validation_examples_without_weight_are_refused() -> None:
+    """Their losses would be 0 for every candidate."""
+    held = rows(splits(HoldOut(0.2))[0].validation)
+    weights = torch.ones(23, dtype=torch.float64)
+    weights[held] = 0.0
+    data = Data(X, Y, weights)
+    with pytest.raises(InvalidInputError, match="weights must be positive for some of the valid"):
+        split(HoldOut(0.2), data, start(X), LIKELIHOOD, seeded(0))
+    assert len(split(Folds(3), data, start(X), LIKELIHOOD, seeded(0))) == 3
+
+
+def test_weights_may_be_integers() -> None:
+    weights = torch.arange(1, 24)
+    parts = split(Folds(3), Data(X, Y, weights), start(X), LIKELIHOOD, seeded(0))
+    assert [part.mean_weight for part in parts] == [12.0] * 3
+
+
 @pytest.mark.parametrize("validation", [Folds(3), HoldOut(0.3)], ids=str)
 def test_labels_come_in_equal_shares(validation: Folds | HoldOut) -> None:
     """Else a part to train on might have one label alone."""
@@ -265,68 +281,3 @@ def test_float32_losses_are_compared_in_float64() -> None:
     shared = (1e4 + normal(1, 1000)).float()
     losses = torch.cat([shared, shared - 2**-9])
     assert compare(losses).chosen == 1
-
-
-# Groups
-
-
-def grouped(*means: float, wiggle: float = 0.1) -> Tensor:
-    """Candidates of these mean losses, with noise of each example that the others do not share."""
-    noise = normal(len(means), 100, seed=5)
-    noise = (noise - noise.mean(-1, keepdim=True)) / noise.std(-1, keepdim=True)
-    return torch.tensor(means).double()[:, None] + wiggle * noise
-
-
-GROUPS = ["elbo", "fixed", "fixed", "fixed", "joint", "joint"]
-
-
-@pytest.mark.parametrize(
-    ("means", "chosen"),
-    [
-        # A difference of two has an error of about 0.1·√2/√100 = 0.014.
-        ([1.0, 1.0, 0.995, 1.0, 0.994, 1.0], 0),
-        ([1.0, 0.5, 0.495, 0.5, 0.49, 0.9], 2),
-        ([1.0, 0.9, 0.8, 0.9, 0.6, 0.5], 5),
-        ([0.1, 0.9, 0.8, 0.9, 0.6, 0.5], 0),
-        ([1.0, 0.2, 0.3, 0.4, 0.6, 0.5], 1),
-    ],
-)
-def test_the_best_of_the_safest_group_that_is_good_enough(means: list[float], chosen: int) -> None:
-    assert compare(grouped(*means), GROUPS).chosen == chosen
-
-
-def test_within_a_group_the_smallest_mean_counts() -> None:
-    """Where `compare` would take the first that cannot be told from it."""
-    losses = grouped(0.5, 0.499, 0.498)
-    assert compare(losses).chosen == 0
-    assert compare(losses, ["joint"] * 3).chosen == 2
-
-
-def test_the_threshold_of_groups_is_in_standard_errors() -> None:
-    losses = grouped(0.53, 0.5)
-    gap = losses[0] - losses[1]
-    ratio = float(gap.mean() / (gap.std() / math.sqrt(100)))
-    assert compare(losses, ["elbo", "joint"], 1.01 * ratio).chosen == 0
-    assert compare(losses, ["elbo", "joint"], 0.99 * ratio).chosen == 1
-
-
-@pytest.mark.parametrize("bad", [math.nan, math.inf])
-def test_a_group_that_is_not_finite_is_out(bad: float) -> None:
-    losses = grouped(0.0, 1.0, 2.0)
-    losses[0, 3] = bad
-    assert compare(losses, ["elbo", "fixed", "joint"]).chosen == 1
-    with pytest.raises(NumericalError, match="No candidate has a finite loss"):
-        compare(losses[:1], ["elbo"])
-
-
-def test_one_example_takes_the_safest_group() -> None:
-    losses = torch.tensor([[3.0], [2.0], [1.0], [math.inf]])
-    assert compare(losses, ["elbo", "fixed", "fixed", "joint"]).chosen == 0
-    assert compare(losses.flip(0), ["elbo", "fixed", "fixed", "joint"]).chosen == 1
-
-
-def test_figures_of_groups_are_those_of_compare() -> None:
-    losses = grouped(1.0, 0.5, 0.2)
-    one, other = compare(losses), compare(losses, ["a", "b", "c"])
-    for name in ("mean", "error", "difference", "difference_error"):
-        torch.testing.assert_close(getattr(one, name), getattr(other, name))

@@ -1,21 +1,11 @@
-"""Read several latent functions of each example from q(f), and mix them to classes."""
-
-import math
-from typing import final
+"""Read the marginals of several latent functions of each example from a GPyTorch q(f)."""
 
 import torch
 from gpytorch.distributions import MultitaskMultivariateNormal, MultivariateNormal
-from jaxtyping import Float
 from linear_operator.operators import BlockDiagLinearOperator, BlockInterleavedLinearOperator
-from torch import Tensor
-from typing_extensions import override
 
 from directgp.errors import UnsupportedError, require
-from directgp.integration.contract import Derivatives
-from directgp.integration.latents import LatentGrid
-from directgp.likelihoods import Softmax
-from directgp.likelihoods.base import Likelihood
-from directgp.shapes import Marginals, Targets, Values
+from directgp.shapes import Marginals
 
 
 def latent_marginals(who: str, q: MultivariateNormal, number: int) -> Marginals:
@@ -67,64 +57,3 @@ def _largest_correlation(q: MultitaskMultivariateNormal) -> float:
         blocks_of_examples / (deviation.unsqueeze(-1) * deviation.unsqueeze(-2))
     ).nan_to_num(0.0)
     return float(correlation.triu(1).abs().max())
-
-
-@final
-class MixedSoftmax(Likelihood):
-    """p(y given f) = softmax(W f)_y: K classes that share P latent functions, with W of (K, P).
-
-    The latents of the classes, W f, are correlated, so that the integral over them does not reduce
-    to one variable: it is one over f.
-    """
-
-    task = "classification"
-
-    weights: Tensor
-
-    def __init__(self, weights: Float[Tensor, "c p"]) -> None:
-        super().__init__()
-        num_classes, self.num_latent = weights.shape
-        self.classes = Softmax(num_classes)
-        # Detach: a buffer may belong to a graph of the parameters that it was computed from.
-        self.register_buffer("weights", weights.double())
-
-    @property
-    @override
-    def integration(self) -> LatentGrid:
-        # Σ_k e^{(W f)_k} has no zero where the phases of its terms differ by less than π.
-        weights = self.weights.detach()
-        widest = float((weights.amax(0) - weights.amin(0)).max())
-        strip = math.pi / widest if widest > 0 else math.inf
-        return LatentGrid(strip=strip, log_concave=True)
-
-    def _mixed(self, f: Values) -> Values:
-        return self.weights @ f
-
-    @override
-    def log_kernel(self, y: Values, f: Values) -> Values:
-        return self.classes.log_kernel(y, self._mixed(f))
-
-    @override
-    def derivatives(self, y: Values, f: Values) -> Derivatives:
-        """∇ℓ = W_y − Σ_k p_k W_k, and ∂²ℓ/∂f_j² is minus the variance of W_kj under p."""
-        value, first, _ = self.classes.derivatives(y, self._mixed(f))
-        weights = self.weights.T
-        chance = self.classes.class_probabilities(self._mixed(f))
-        average = weights @ chance
-        second = average.square() - weights.square() @ chance
-        return Derivatives(value, weights @ first, second.clamp(max=0.0))
-
-    @override
-    def conditional_mean(self, f: Values) -> Values:
-        return self.classes.conditional_mean(self._mixed(f))
-
-    @override
-    def conditional_variance(self, f: Values) -> Values:
-        return self.classes.conditional_variance(self._mixed(f))
-
-    @override
-    def check_targets(self, y: Targets) -> None:
-        self.classes.check_targets(y)
-
-    def check_shape(self, shape: tuple[int, ...]) -> None:
-        """The weights are the same for all examples."""

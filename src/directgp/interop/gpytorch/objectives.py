@@ -17,12 +17,8 @@ from typing_extensions import override
 
 from directgp.errors import InvalidInputError, UnsupportedError, require, require_all
 from directgp.interop.gpytorch.latents import latent_marginals
-from directgp.interop.gpytorch.likelihoods import (
-    GPyTorchLikelihood,
-    check_supported,
-    latents_of,
-    translated,
-)
+from directgp.interop.gpytorch.likelihoods import GPyTorchLikelihood
+from directgp.interop.gpytorch.translation import check_supported, latents_of, translated
 from directgp.likelihoods.base import Likelihood, broadcast_shape, check_shape
 from directgp.log_expectations.api import check_arguments
 from directgp.log_expectations.rule import Rule
@@ -34,7 +30,7 @@ _REMEDY = "Pass model(x), not likelihood(model(x))."
 
 
 def _check_targets(who: str, y: Tensor, shape: torch.Size, events: int) -> None:
-    """Raise `InvalidInputError` for targets of another shape than q(f), above all a column."""
+    """Raise `InvalidInputError` for targets of another shape than q(f), such as a column."""
     require(y.numel() > 0, f"y of {who}", "of at least one example", "none")
     fits = broadcast_shape(y.shape, shape) == shape and y.shape[-events:] == shape[-events:]
     remedy = "Flatten a column y with y.squeeze(-1)." if y.shape[-1:] == (1,) else ""
@@ -110,7 +106,7 @@ class DirectObjective(_ApproximateMarginalLogLikelihood):
         combine_terms: bool = True,
         generator: torch.Generator | None = None,
     ) -> None:
-        # Checks its arguments before the first step.
+        # Make an objective only to check the arguments.
         Objective(point_loss, num_data, beta)
         if isinstance(likelihood, Likelihood):
             likelihood = GPyTorchLikelihood(likelihood)
@@ -127,17 +123,17 @@ class DirectObjective(_ApproximateMarginalLogLikelihood):
         """Return the objective, of the shape of the model's batch, or its terms."""
         losses = self._losses(approximate_dist_f, target, *args, **kwargs)
         self.step += int(self.training)
-        # Build it in every call: loops that anneal β change the attribute.
+        # Make the objective in every call: a loop that anneals β changes the attribute.
         objective = Objective(self.point_loss, self.num_data, self.beta)
-        loss = objective.combine(losses, self._kl(approximate_dist_f, losses.shape[:-1]))
+        kl = self._kl(approximate_dist_f, losses.shape[:-1])
         zero = losses.new_zeros(())
         priors = (prior.log_prob(at(m)).sum() for _, m, prior, at, _ in self.named_priors())
         log_prior = sum(priors, zero).div(self.num_data)
         added = sum((term.loss() for term in self.model.added_loss_terms()), zero)
         if self.combine_terms:
-            return log_prior - loss - added
-        log_likelihood = -losses.mean(-1)
-        return log_likelihood, loss + log_likelihood, log_prior, added
+            return log_prior - objective.combine(losses, kl) - added
+        kl_term = objective.combine(torch.zeros_like(losses), kl)
+        return -losses.mean(-1), kl_term, log_prior, added
 
     @override
     def _log_likelihood_term(
@@ -278,7 +274,7 @@ class DirectLogLoss(DirectObjective):
 
     @override
     def _over_samples(self, losses: Tensor, log_weights: Tensor) -> Tensor:
-        # The log is outside of the average.
+        # −log Σ_s w_s exp(−loss_s)
         return -torch.logsumexp(log_weights - losses, 0)
 
 
