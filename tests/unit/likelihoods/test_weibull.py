@@ -90,10 +90,10 @@ def test_intervals_of_any_width_have_the_digits_of_mpmath(
     log_prob = likelihood.log_prob(row(y), latent)
     (by_autograd,) = torch.autograd.grad(log_prob.sum(), latent)
     derivatives = likelihood.derivatives(row(y), row(f))
-    digits = {"rel": 1e-14 * size, "abs": 1e-14 * size}
-    assert log_prob.item() == pytest.approx(value, **digits)
-    assert by_autograd.item() == pytest.approx(slope, **digits)
-    assert derivatives.first.item() == pytest.approx(slope, **digits)
+    error = 1e-14 * size
+    assert log_prob.item() == pytest.approx(value, rel=error, abs=error)
+    assert by_autograd.item() == pytest.approx(slope, rel=error, abs=error)
+    assert derivatives.first.item() == pytest.approx(slope, rel=error, abs=error)
     assert math.isfinite(derivatives.second.item())
     assert math.log(y) <= likelihood.argmax(row(y)).item() <= math.log(upper)
 
