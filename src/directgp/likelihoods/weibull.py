@@ -145,10 +145,12 @@ class Weibull(UnimodalInF):
             require_all(upper >= y, upper, "upper of Weibull", "at least y, the lower end")
 
     def observed_range(self, y: Values) -> tuple[Values, Values]:
-        """Return y, and the upper end of its row."""
+        """Return y, and the upper end of its row, in float64."""
+        # float32 has no `_ENDLESS`.
+        wide = y.double()
         if not self.rows.present(self):
-            return y, y
-        return y, torch.maximum(self.rows.of(self).to(y), y)
+            return wide, wide
+        return wide, torch.maximum(self.rows.of(self).double(), wide)
 
     def _times(self, y: Values) -> Times:
         line = torch.log(self.units.relative(y))
