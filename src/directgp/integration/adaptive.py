@@ -19,8 +19,8 @@ from directgp.integration.contract import (
     Density,
     Estimate,
     FlatExamples,
+    IntegrationMethod,
     Integrator,
-    Method,
     Nodes,
     require_needed_nodes,
 )
@@ -276,14 +276,14 @@ class Adaptive(Integrator):
     """
 
     @override
-    def of_density(self, density: Density, nodes: Nodes = NEEDED_NODES) -> Method:
+    def of_density(self, density: Density, nodes: Nodes = NEEDED_NODES) -> IntegrationMethod:
         needs = "that is log-concave or analytic in f, with a strip"
         require_needed_nodes(density, nodes, needs)
-        return Method(POINTS, adaptive_log_expectation)
+        return IntegrationMethod(POINTS, adaptive_log_expectation)
 
     @override
-    def of_log_density(self, density: Density, nats: float) -> Method:
-        return Method(POINTS, adaptive_gibbs)
+    def of_log_density(self, density: Density, nats: float) -> IntegrationMethod:
+        return IntegrationMethod(POINTS, adaptive_gibbs)
 
 
 def adaptive_log_expectation(flat: FlatExamples) -> Estimate:

@@ -140,7 +140,7 @@ class Estimate:
 Estimator = Callable[[FlatExamples], Estimate]
 
 
-class Method(NamedTuple):
+class IntegrationMethod(NamedTuple):
     """A way to compute one integral of many examples."""
 
     points: int
@@ -203,11 +203,11 @@ class Integrator(ABC):
         return self.strip
 
     @abstractmethod
-    def of_density(self, density: Density, nodes: Nodes = NEEDED_NODES) -> Method:
+    def of_density(self, density: Density, nodes: Nodes = NEEDED_NODES) -> IntegrationMethod:
         """Return the method for log E_q[p(y given f)]."""
 
     @abstractmethod
-    def of_log_density(self, density: Density, nats: float) -> Method:
+    def of_log_density(self, density: Density, nats: float) -> IntegrationMethod:
         """Return the method for E_q[log p(y given f)], with an error of e^−nats."""
 
 

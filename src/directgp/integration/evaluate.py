@@ -14,8 +14,8 @@ from directgp.integration.contract import (
     Density,
     Estimate,
     FlatExamples,
+    IntegrationMethod,
     LinearSlopes,
-    Method,
     ParameterSlopes,
     has,
 )
@@ -153,7 +153,7 @@ def row_blocks(
     return [(block, index[block]) for block in slices]
 
 
-def estimate_rows(method: Method, likelihood: Density, rows: Rows) -> Slopes:
+def estimate_rows(method: IntegrationMethod, likelihood: Density, rows: Rows) -> Slopes:
     """Return the columns of the estimate for examples of any shape and dtype, in float64.
 
     The number of points of the method for each example sets the block size.
@@ -195,7 +195,7 @@ def per_latent(values: Values, template: Values) -> Values:
     return values if values.dim() == template.dim() else values.unsqueeze(-2)
 
 
-def evaluate(method: Method, likelihood: Density, rows: Rows) -> Values:
+def evaluate(method: IntegrationMethod, likelihood: Density, rows: Rows) -> Values:
     """Return the values of `estimate_rows`, with its slopes as gradients, in the mean's dtype."""
     if not torch.is_grad_enabled():
         likelihood = likelihood.frozen()

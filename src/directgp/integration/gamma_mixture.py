@@ -25,8 +25,8 @@ from directgp.integration.contract import (
     Estimate,
     FlatExamples,
     GammaPrecision,
+    IntegrationMethod,
     Integrator,
-    Method,
     Nodes,
 )
 from directgp.integration.nodes import blocks_by_nodes, nodes_for_all, recorded_nodes
@@ -151,13 +151,13 @@ class GammaMixture(Integrator):
     """Integrals of Gaussian noise whose precision has a Gamma distribution, `GammaPrecision`."""
 
     @override
-    def of_density(self, density: Density, nodes: Nodes = NEEDED_NODES) -> Method:
+    def of_density(self, density: Density, nodes: Nodes = NEEDED_NODES) -> IntegrationMethod:
         estimate = partial(mixture_estimate, num_nodes=nodes.number)
-        return Method(recorded_nodes(), estimate, self.fixed_work)
+        return IntegrationMethod(recorded_nodes(), estimate, self.fixed_work)
 
     @override
-    def of_log_density(self, density: Density, nats: float) -> Method:
-        return Method(POINTS, adaptive_gibbs)
+    def of_log_density(self, density: Density, nats: float) -> IntegrationMethod:
+        return IntegrationMethod(POINTS, adaptive_gibbs)
 
 
 @without_warnings

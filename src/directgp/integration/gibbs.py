@@ -4,7 +4,13 @@ from typing import cast
 
 import torch
 
-from directgp.integration.contract import ClosedFormGibbs, Density, GibbsSlopes, Method, has
+from directgp.integration.contract import (
+    ClosedFormGibbs,
+    Density,
+    GibbsSlopes,
+    IntegrationMethod,
+    has,
+)
 from directgp.integration.evaluate import Rows, estimate_rows, evaluate, of_one_shape
 from directgp.integration.nodes import NATS
 from directgp.numerics.autograd import Slopes
@@ -44,7 +50,7 @@ def gibbs_fixed_work(likelihood: Density) -> bool:
     return closed or integration.of_log_density(likelihood, NATS).fixed_work
 
 
-def _method(likelihood: Density, dtype: torch.dtype) -> Method:
+def _method(likelihood: Density, dtype: torch.dtype) -> IntegrationMethod:
     """Return the method for E_q[log p], as accurate as the dtype of the mean needs."""
     nats = NATS_OF_FLOAT32 if dtype == torch.float32 else NATS
     return likelihood.integration.of_log_density(likelihood, nats)

@@ -14,8 +14,8 @@ from directgp.integration.contract import (
     Estimate,
     ExtraZeros,
     FlatExamples,
+    IntegrationMethod,
     Integrator,
-    Method,
     Nodes,
 )
 from directgp.integration.evaluate import gather
@@ -42,12 +42,12 @@ class InflatedIntegrals(Integrator):
     zeros: GaussianSums = field()
 
     @override
-    def of_density(self, density: Density, nodes: Nodes = NEEDED_NODES) -> Method:
-        return Method(POINTS, partial(self._of_density, nodes=nodes))
+    def of_density(self, density: Density, nodes: Nodes = NEEDED_NODES) -> IntegrationMethod:
+        return IntegrationMethod(POINTS, partial(self._of_density, nodes=nodes))
 
     @override
-    def of_log_density(self, density: Density, nats: float) -> Method:
-        return Method(recorded_nodes(), partial(self._of_log_density, nats=nats))
+    def of_log_density(self, density: Density, nats: float) -> IntegrationMethod:
+        return IntegrationMethod(recorded_nodes(), partial(self._of_log_density, nats=nats))
 
     def _of_density(self, examples: FlatExamples, nodes: Nodes) -> Estimate:
         likelihood: Any = examples.likelihood

@@ -16,8 +16,8 @@ from directgp.integration.contract import (
     Density,
     Estimate,
     FlatExamples,
+    IntegrationMethod,
     Integrator,
-    Method,
     Nodes,
     ReducedDensity,
     require_needed_nodes,
@@ -36,13 +36,13 @@ class ReducedIntegrals(Integrator):
     """Integrals over several latents that the density reduces to integrals over one variable."""
 
     @override
-    def of_density(self, density: Density, nodes: Nodes = NEEDED_NODES) -> Method:
+    def of_density(self, density: Density, nodes: Nodes = NEEDED_NODES) -> IntegrationMethod:
         require_needed_nodes(density, nodes, _ONE_LATENT)
-        return Method(1, _reduced_density, self.fixed_work and self.log_concave)
+        return IntegrationMethod(1, _reduced_density, self.fixed_work and self.log_concave)
 
     @override
-    def of_log_density(self, density: Density, nats: float) -> Method:
-        return Method(1, _reduced_log_density, self.fixed_work and self.log_concave)
+    def of_log_density(self, density: Density, nats: float) -> IntegrationMethod:
+        return IntegrationMethod(1, _reduced_log_density, self.fixed_work and self.log_concave)
 
 
 def _reduced_density(examples: FlatExamples) -> Estimate:
@@ -60,22 +60,22 @@ class LatentGrid(Integrator):
     """Integrals over two latents by a product of equal steps, `strip` being right for either."""
 
     @override
-    def of_density(self, density: Density, nodes: Nodes = NEEDED_NODES) -> Method:
+    def of_density(self, density: Density, nodes: Nodes = NEEDED_NODES) -> IntegrationMethod:
         require_needed_nodes(density, nodes, _ONE_LATENT)
         return self._over_grid(density, gibbs=False)
 
     @override
-    def of_log_density(self, density: Density, nats: float) -> Method:
+    def of_log_density(self, density: Density, nats: float) -> IntegrationMethod:
         return self._over_grid(density, gibbs=True)
 
-    def _over_grid(self, density: Density, gibbs: bool) -> Method:
+    def _over_grid(self, density: Density, gibbs: bool) -> IntegrationMethod:
         if density.num_latent > 2:
             raise UnsupportedError(
                 "Quadrature needs at most two latents, or a likelihood that reduces to one "
                 f"integral. Got {type(density).__name__} with {density.num_latent}. Use the "
                 "objective 'log_loss' with BiasedMonteCarlo or ProductSampling."
             )
-        return Method(1, partial(_over_grid, strip=self.strip, gibbs=gibbs))
+        return IntegrationMethod(1, partial(_over_grid, strip=self.strip, gibbs=gibbs))
 
 
 # A grid over two latents. q·p is at most as wide as q around its mode.

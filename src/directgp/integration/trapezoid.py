@@ -18,8 +18,8 @@ from directgp.integration.contract import (
     Density,
     Estimate,
     FlatExamples,
+    IntegrationMethod,
     Integrator,
-    Method,
     NearlyCertain,
     Nodes,
     has,
@@ -127,14 +127,16 @@ class TrapezoidSums(Integrator):
         return self.strip if self.widened is None else self.widened(density, self.strip, lower)
 
     @override
-    def of_density(self, density: Density, nodes: Nodes = NEEDED_NODES) -> Method:
+    def of_density(self, density: Density, nodes: Nodes = NEEDED_NODES) -> IntegrationMethod:
         fixed = self.fixed_work and self.log_concave
-        return Method(recorded_nodes(), partial(self._estimate, nodes=nodes), fixed)
+        return IntegrationMethod(recorded_nodes(), partial(self._estimate, nodes=nodes), fixed)
 
     @override
-    def of_log_density(self, density: Density, nats: float) -> Method:
+    def of_log_density(self, density: Density, nats: float) -> IntegrationMethod:
         fixed = self.fixed_work and self.log_concave
-        return Method(recorded_nodes(), partial(self.gaussian_sums.estimate, nats=nats), fixed)
+        return IntegrationMethod(
+            recorded_nodes(), partial(self.gaussian_sums.estimate, nats=nats), fixed
+        )
 
     def _estimate(self, examples: FlatExamples, nodes: Nodes) -> Estimate:
         """Return log E_q[p] and its slopes, through the complement of a nearly certain target."""

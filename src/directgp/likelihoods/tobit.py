@@ -140,8 +140,9 @@ class Tobit(GaussianTruth):
             require_all(upper >= y, upper.expand(y.shape), who, allowed)
 
     def observed_range(self, y: Values) -> tuple[Values, Values]:
-        """Return the ends between which the true value lies."""
-        _, lower, upper = self.observed(y)
+        """Return the ends between which the true value lies, in float64."""
+        # float32 has no `ENDLESS`.
+        _, lower, upper = self.observed(y.double())
         return lower, upper
 
     def observed(self, y: Values) -> Observed:
@@ -253,11 +254,12 @@ class Tobit(GaussianTruth):
 
         s·(G(z_a) + G(−z_b)) with G(z) = zΦ² + 2φΦ − Φ(z√2)/√π, the integral of Φ² up to z.
         """
-        _, lower, upper = self.observed(y)
-        scale = torch.sqrt(variance + self.noise)
-        below = _integrated_square((lower - mean) / scale)
-        above = _integrated_square((mean - upper) / scale)
-        return scale * (below + above)
+        lower, upper = self.observed_range(y)
+        centre = mean.double()
+        scale = torch.sqrt(variance.double() + self.noise)
+        below = _integrated_square((lower - centre) / scale)
+        above = _integrated_square((centre - upper) / scale)
+        return (scale * (below + above)).to(mean.dtype)
 
     def sample_product(
         self, y: Values, mean: Values, variance: Values, num_samples: int, generator: Generator

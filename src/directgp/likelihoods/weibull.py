@@ -1,4 +1,4 @@
-"""Positive times, of which some are known to lie in an interval alone: the Weibull distribution."""
+"""Positive times, observed or censored to an interval: the Weibull distribution."""
 
 import math
 from typing import NamedTuple, final
@@ -18,7 +18,7 @@ from directgp.likelihoods.numeric import Draws
 from directgp.likelihoods.rows import RowConstants
 from directgp.likelihoods.units import OriginalUnits
 from directgp.numerics.autograd import Slopes
-from directgp.numerics.special import exp_excess, wright_omega
+from directgp.numerics.special import exp_excess, log1mexp, with_slope, wright_omega
 from directgp.shapes import Row, Targets, Values
 
 _ENDLESS = 1e100
@@ -27,8 +27,11 @@ _ENDLESS = 1e100
 _SMALLEST_SHAPE = 0.05
 """Smallest k that training allows."""
 
-_LARGEST_HAZARD = 700.0
-"""Cumulative hazards beyond it leave a probability of 0."""
+_LARGEST_LOG_HAZARD = 6.5
+"""x from which exp(−e^x) is 0 next to 1, and beyond which its inverse overflows."""
+
+_SMALLEST_LOG_HAZARD = -40.0
+"""x below which 1 − exp(−e^x) is e^x to the last digit."""
 
 _NOISE = math.pi**2 / 6
 """Variance of the log of a time of shape 1."""
@@ -44,8 +47,8 @@ class Times(NamedTuple):
     line: Values
     """log r at y, the lower end."""
 
-    end: Values
-    """log r at the upper end; 1 above `line` where that is infinite, or where the time is exact."""
+    gap: Values
+    """log of the ratio of both ends; 1 where the upper end is infinite or the time is exact."""
 
     exact: Bool[Tensor, "..."]
     """Whether the time is y."""
@@ -142,23 +145,33 @@ class Weibull(UnimodalInF):
             require_all(upper >= y, upper, "upper of Weibull", "at least y, the lower end")
 
     def observed_range(self, y: Values) -> tuple[Values, Values]:
-        """Return y, and the upper end of its row."""
+        """Return y, and the upper end of its row, in float64."""
+        # float32 has no `_ENDLESS`.
+        wide = y.double()
         if not self.rows.present(self):
-            return y, y
-        return y, torch.maximum(self.rows.of(self).to(y), y)
+            return wide, wide
+        return wide, torch.maximum(self.rows.of(self).double(), wide)
 
     def _times(self, y: Values) -> Times:
         line = torch.log(self.units.relative(y))
         if not self.rows.present(self):
             exact = torch.ones_like(y, dtype=torch.bool)
-            return Times(line, line + 1, exact, ~exact)
+            return Times(line, torch.ones_like(y), exact, ~exact)
         upper = self.rows.of(self)
         endless = upper >= _ENDLESS
         exact = upper <= y
         # Arguments of the formula that is not taken must give finite gradients, too.
         bounded = torch.where(endless | exact, y, upper)
-        end = torch.where(endless | exact, line + 1, torch.log(self.units.relative(bounded)))
-        return Times(line, end, exact, endless)
+        # The difference of logs cancels for ends that are close to each other.
+        excess = (bounded - y) / self.units.relative(y)
+        apart = torch.log(self.units.relative(bounded)) - line
+        gap = torch.where(excess < 1, torch.log1p(excess), apart)
+        return Times(line, torch.where(endless | exact, 1.0, gap), exact, endless)
+
+    def _log_hazard_between(self, times: Times, f: Values) -> Values:
+        """Return log D = k(log r_b − f) + log(1 − (r_a/r_b)^k), which no large k overflows."""
+        end = times.line + times.gap
+        return self.shape * (end - f) + torch.log(-torch.expm1(-self.shape * times.gap))
 
     # With z = k(log r − f) and the cumulative hazard H = e^z, log p is −H for a censored time, and
     # z − H + log(k/r) = −(e^z − 1 − z) − 1 + log(k/r) for an exact one. An interval of hazard
@@ -167,17 +180,12 @@ class Weibull(UnimodalInF):
     @override
     def log_kernel(self, y: Values, f: Values) -> Values:
         times = self._times(y)
-        shape = self.shape
-        z = shape * (times.line - f)
-        hazard = torch.exp(z)
+        z = self.shape * (times.line - f)
         if bool(times.exact.all()):
             return -exp_excess(z)
-        within = (hazard * torch.expm1(shape * (times.end - times.line))).clamp(max=_LARGEST_HAZARD)
-        # D underflows for a large f.
-        log_within = z + torch.log(torch.expm1(shape * (times.end - times.line)))
-        share = torch.where(within > 1e-8, torch.log(-torch.expm1(-within)), log_within)
-        inside = torch.where(times.endless, 0.0, share)
-        return torch.where(times.exact, -exp_excess(z), inside - hazard)
+        inside = _log_share(self._log_hazard_between(times, f))
+        survived = torch.where(times.endless, 0.0, inside) - torch.exp(z)
+        return torch.where(times.exact, -exp_excess(z), survived)
 
     @override
     def log_base(self, y: Values) -> Values:
@@ -194,17 +202,12 @@ class Weibull(UnimodalInF):
         value = self.log_kernel(y, f).detach()
         if bool(times.exact.all()):
             return Derivatives(value, shape * torch.expm1(z), -(shape**2) * hazard)
-        share, bend = self._interval(times, hazard)
+        log_hazard = self._log_hazard_between(times, f).detach()
+        share = torch.where(times.endless, 0.0, _share_slope(log_hazard))
+        bend = torch.where(times.endless, 0.0, _share_bend(log_hazard))
         first = torch.where(times.exact, torch.expm1(z), hazard - share)
         second = torch.where(times.exact, hazard, hazard - bend)
         return Derivatives(value, shape * first, -(shape**2) * second)
-
-    def _interval(self, times: Times, hazard: Values) -> tuple[Values, Values]:
-        """Return g = D/(e^D − 1) and g·(1 − D/(1 − e^−D)); 0 where the upper end is infinite."""
-        ratio = torch.expm1(self.shape.detach() * (times.end - times.line))
-        within = (hazard * ratio).clamp(1e-300, _LARGEST_HAZARD)
-        share = torch.where(times.endless, 0.0, within / torch.expm1(within))
-        return share, share * (1 + within / torch.expm1(-within))
 
     def parameter_slopes(self, y: Values, f: Values) -> Slopes:
         """With L = log r − f: 1/k − L(e^z − 1), or −L_a·H_a + (L_b·H_b − L_a·H_a)/(e^D − 1)."""
@@ -215,11 +218,10 @@ class Weibull(UnimodalInF):
         exact = 1 / shape - line * torch.expm1(shape * line)
         if bool(times.exact.all()):
             return (exact,)
-        growth = shape * (times.end - times.line)
-        within = (hazard * torch.expm1(growth)).clamp(1e-300, _LARGEST_HAZARD)
-        # (L_b·H_b − L_a·H_a)/D, without the factor that may underflow.
-        pull = line + (times.end - times.line) / -torch.expm1(-growth)
-        share = torch.where(times.endless, 0.0, pull * within / torch.expm1(within))
+        # ∂ log D/∂k = (L_b·H_b − L_a·H_a)/D.
+        pull = line + times.gap / -torch.expm1(-shape * times.gap)
+        slope = _share_slope(self._log_hazard_between(times, f).detach())
+        share = torch.where(times.endless, 0.0, pull * slope)
         return (torch.where(times.exact, exact, share - line * hazard),)
 
     def doubt(self, y: Values, f: Values) -> tuple[Values, Values]:
@@ -233,8 +235,10 @@ class Weibull(UnimodalInF):
     def argmax(self, y: Values) -> Values:
         """Return log r; ∞ for a censored time; where e^D = H_b/H_a for an interval."""
         times = self._times(y)
-        growth = self.shape.detach() * (times.end - times.line)
-        inside = times.line - torch.log(growth / torch.expm1(growth)) / self.shape.detach()
+        shape = self.shape.detach()
+        growth = shape * times.gap
+        # H_a = D/(e^D − 1) has log H_a = log D − growth − log(1 − e^−growth) with D = growth.
+        inside = times.line + times.gap - torch.log(growth / -torch.expm1(-growth)) / shape
         censored = torch.where(times.endless, torch.inf, inside)
         return torch.where(times.exact, times.line, censored)
 
@@ -281,3 +285,25 @@ class Weibull(UnimodalInF):
         shape = self.shape.detach().double().cpu().numpy()
         r = np.exp(f) * random.standard_exponential(f.shape) ** (1 / shape)
         return self.units.of_relative(torch.from_numpy(r)).numpy()
+
+
+def _log_share(x: Values) -> Values:
+    """Compute log(1 − exp(−e^x)); differentiable twice."""
+    return with_slope(x, _log_share_value, lambda x: with_slope(x, _share_slope, _share_bend))
+
+
+def _log_share_value(x: Values) -> Values:
+    hazard = torch.exp(x.clamp(_SMALLEST_LOG_HAZARD, _LARGEST_LOG_HAZARD))
+    return torch.where(x < _SMALLEST_LOG_HAZARD, x, log1mexp(hazard))
+
+
+def _share_slope(x: Values) -> Values:
+    """Return D/(e^D − 1) at D = e^x, the slope of `_log_share`."""
+    hazard = torch.exp(x.clamp(_SMALLEST_LOG_HAZARD, _LARGEST_LOG_HAZARD))
+    return hazard / torch.expm1(hazard)
+
+
+def _share_bend(x: Values) -> Values:
+    """Return g·(1 − D/(1 − e^−D)) at D = e^x with g = `_share_slope`, the second derivative."""
+    hazard = torch.exp(x.clamp(_SMALLEST_LOG_HAZARD, _LARGEST_LOG_HAZARD))
+    return hazard / torch.expm1(hazard) * (1 + hazard / torch.expm1(-hazard))

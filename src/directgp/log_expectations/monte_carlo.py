@@ -8,7 +8,7 @@ import torch
 from typing_extensions import override
 
 from directgp.errors import UnsupportedError, require
-from directgp.integration.contract import Estimate, FlatExamples, Method
+from directgp.integration.contract import Estimate, FlatExamples, IntegrationMethod
 from directgp.integration.evaluate import (
     Rows,
     average_slopes,
@@ -102,7 +102,7 @@ class BiasedMonteCarlo(Rule):
             share = torch.sigmoid(estimate.value - log_nu)
             return estimate.transformed(torch.logaddexp(estimate.value, log_nu), share)
 
-        return evaluate(Method(num_samples, estimator), likelihood, rows)
+        return evaluate(IntegrationMethod(num_samples, estimator), likelihood, rows)
 
     def _estimate(self, examples: FlatExamples, eps: LatentPoints) -> Estimate:
         """Return log-mean-exp of ℓ(μ + √v·ε), and slopes weighted by the samples' likelihoods."""

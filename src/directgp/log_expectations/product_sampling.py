@@ -14,7 +14,7 @@ from directgp.integration.contract import (
     Estimate,
     ExtraZeros,
     FlatExamples,
-    Method,
+    IntegrationMethod,
     ReducedDensity,
     has,
     log_expectations_of,
@@ -363,7 +363,7 @@ class ProductSampling(Rule):
     def _evaluate(self, likelihood: Likelihood, rows: Rows, context: Context) -> Values:
         num_samples = check_num_samples(at_step(self.num_samples, context.step))
         draw = partial(self._estimate, num_samples=num_samples, generator=context.generator)
-        return evaluate(Method(num_samples, draw), likelihood, rows)
+        return evaluate(IntegrationMethod(num_samples, draw), likelihood, rows)
 
     def _estimate(self, examples: FlatExamples, num_samples: int, generator: Generator) -> Estimate:
         likelihood, y, mean, variance = examples

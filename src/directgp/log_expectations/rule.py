@@ -9,7 +9,7 @@ import torch
 from typing_extensions import override
 
 from directgp.errors import UnsupportedError, refuse, require
-from directgp.integration.contract import Method, Nodes, has
+from directgp.integration.contract import IntegrationMethod, Nodes, has
 from directgp.integration.evaluate import Rows, estimate_rows, evaluate, of_one_shape
 from directgp.likelihoods.base import Likelihood
 from directgp.likelihoods.capabilities import ClosedFormLogPredictive, LogPredictiveSlopes
@@ -175,6 +175,6 @@ class Quadrature(Rule):
     def slopes(self, likelihood: Likelihood, rows: Rows) -> Slopes:
         return estimate_rows(self._method(likelihood), likelihood, rows)
 
-    def _method(self, likelihood: Likelihood) -> Method:
+    def _method(self, likelihood: Likelihood) -> IntegrationMethod:
         nodes = Nodes(self.num_nodes, self.nodes)
         return likelihood.integration.of_density(likelihood, nodes)

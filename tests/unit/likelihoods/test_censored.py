@@ -5,9 +5,12 @@ import torch
 
 import directgp
 from directgp.errors import InvalidInputError
-from directgp.likelihoods import Gaussian, GaussianKnownNoise, OrderedProbit, Tobit
+from directgp.likelihoods import Gaussian, GaussianKnownNoise, OrderedProbit, Tobit, Weibull
+from directgp.likelihoods.capabilities import observed_range
 from directgp.likelihoods.units import in_units
 from directgp.numerics.intervals import ENDLESS
+from directgp.predictive import predictive_cdf, predictive_crps
+from directgp.shapes import Marginals
 
 FLOAT64 = torch.float64
 MEAN = torch.tensor([0.3, -0.4, 1.2, 0.1], dtype=FLOAT64)
@@ -36,6 +39,22 @@ def test_rows_with_an_upper_end() -> None:
     low, high = (torch.special.ndtr((end - MEAN) / deviation) for end in (Y, UPPER))
     expected = torch.where(seen.exact, log_mean(Gaussian(0.3)), torch.log(high - low))
     torch.testing.assert_close(log_mean(likelihood), expected)
+
+
+@pytest.mark.parametrize("family", [Tobit, Weibull])
+def test_censored_targets_in_float32(family: type[Tobit] | type[Weibull]) -> None:
+    """An end at infinity is finite, so that the distribution function takes it."""
+    y = Y[1:]
+    likelihood = family().with_row_values(UPPER[1:])
+    q = Marginals(MEAN[1:].float(), VARIANCE[1:].float())
+    wide = Marginals(q.mean.double(), q.variance.double())
+    ends = observed_range(likelihood, y.float())
+    for end, expected in zip(ends, observed_range(likelihood, y), strict=True):
+        up_to = predictive_cdf(likelihood, end, q)
+        torch.testing.assert_close(up_to, predictive_cdf(likelihood, expected, wide).float())
+    if family is Tobit:
+        score = predictive_crps(likelihood, y.float(), q)
+        torch.testing.assert_close(score, predictive_crps(likelihood, y, wide).float())
 
 
 def test_an_upper_end_of_a_row_below_the_limit() -> None:

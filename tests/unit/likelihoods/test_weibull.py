@@ -3,6 +3,7 @@
 import math
 from typing import Any
 
+import mpmath
 import numpy as np
 import pytest
 import torch
@@ -61,6 +62,40 @@ def test_sums_agree_with_adaptive_quadrature(upper: Tensor) -> None:
     )
     gibbs = directgp.expected_log_prob(likelihood, Y, mean, variance)
     torch.testing.assert_close(gibbs, adaptive_gibbs(examples).value, rtol=1e-10, atol=1e-10)
+
+
+@pytest.mark.parametrize("f", [-300.0, -50.0, 0.7, 50.0, 300.0])
+@pytest.mark.parametrize(
+    ("y", "upper"),
+    [(1e-12, 10.0), (1e-300, 1e90), (2.0, 2.0 * (1 + 2**-50)), (2.0, 2.0 * (1 + 1e-9))],
+)
+@pytest.mark.parametrize("shape", [0.05, 1.7, 100.0])
+def test_intervals_of_any_width_have_the_digits_of_mpmath(
+    shape: float, y: float, upper: float, f: float
+) -> None:
+    """Relative to the size of k·log(r e^−f), which has rounding errors of its own."""
+    likelihood = Weibull(shape).with_row_values(row(upper))
+    k = float(likelihood.shape.detach())
+    size = 1 + k * (abs(math.log(y)) + abs(f))
+    if k * (math.log(y) - f) > 700:
+        pytest.skip("the hazard overflows")
+    with mpmath.workdps(80):
+        low, high = (k * (mpmath.log(end) - f) for end in (y, upper))
+        within = mpmath.exp(high) - mpmath.exp(low)
+        share = within / mpmath.expm1(within) if within < 1e5 else mpmath.mpf(0)
+        log_share = mpmath.log(-mpmath.expm1(-within)) if share else 0
+        value = float(log_share - mpmath.exp(low))
+        slope = float(k * (mpmath.exp(low) - share))
+    latent = row(f).requires_grad_()
+    log_prob = likelihood.log_prob(row(y), latent)
+    (by_autograd,) = torch.autograd.grad(log_prob.sum(), latent)
+    derivatives = likelihood.derivatives(row(y), row(f))
+    error = 1e-14 * size
+    assert log_prob.item() == pytest.approx(value, rel=error, abs=error)
+    assert by_autograd.item() == pytest.approx(slope, rel=error, abs=error)
+    assert derivatives.first.item() == pytest.approx(slope, rel=error, abs=error)
+    assert math.isfinite(derivatives.second.item())
+    assert math.log(y) <= likelihood.argmax(row(y)).item() <= math.log(upper)
 
 
 def test_the_probabilities_of_adjoining_intervals_add_up() -> None:
