@@ -323,8 +323,8 @@ class LocalWorkers(Pool):
         try:
             yield _LocalPool(slots, executor)
         finally:
-            stop.set()
             try:
+                stop.set()
                 executor.shutdown(wait=True, cancel_futures=True)
             except BaseException:
                 # Kill: a worker that is being started would print that its arguments are gone.

@@ -127,7 +127,9 @@ def test_ctrl_c_while_workers_are_awaited_ends_them() -> None:
         (worker,) = set(multiprocessing.active_children()) - before
         timer.start()
     worker.join(10)
-    assert worker.exitcode == -signal.SIGKILL
+    # A worker that ends by itself has 1. Python gives 255 when the thread of the executor reads
+    # the exit code at the same time: the fork server sends it once.
+    assert worker.exitcode in (-signal.SIGKILL, 255)
     assert time.monotonic() - began < 30
 
 
