@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+from importlib.metadata import EntryPoint
 from pathlib import Path
 
 import numpy as np
@@ -11,6 +12,7 @@ import pyarrow as pa
 import pytest
 
 from directgp.cli.main import COMMANDS
+from directgp.datasets.catalogues import GROUP
 from directgp_paper.datasets import PAPER
 from tests.cli.running import run, write_csv
 
@@ -66,12 +68,13 @@ def test_without_the_package_the_help_lists_the_command_and_says_what_it_needs()
 
 @pytest.mark.parametrize("name", ["pol", "airline"])
 def test_without_the_package_a_set_of_the_paper_says_how_to_install_it(
-    name: str, here: Path
+    name: str, here: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    ended = run_alone("compare", name, "--target", "y", "--out", "report")
-    assert ended.returncode == 1
-    assert f"Got {name!r}, one of the paper's data sets" in ended.stderr
-    assert "Run: pip install 'directgp[paper]'." in ended.stderr
+    monkeypatch.setattr("directgp.datasets.catalogues.entry_points", lambda **which: ())
+    answer = run("compare", name, "--target", "y", "--out", "report")
+    assert answer.code == 1
+    assert f"Got {name!r}, one of the paper's data sets" in answer.err
+    assert "Run: pip install 'directgp[paper]'." in answer.err
     assert not (here / "report").exists()
 
 
@@ -93,15 +96,15 @@ def test_a_command_of_a_broken_package_says_why() -> None:
 
 
 @pytest.mark.parametrize("words", [("datasets",), ("compare", "unknown", "--target", "y")])
-def test_data_sets_of_a_broken_package_say_why(words: tuple[str, ...]) -> None:
-    point = "importlib.metadata.EntryPoint('sets', 'gone.package:SETS', 'directgp.datasets')"
-    points = f"which: [{point}] if which['group'] == 'directgp.datasets' else ()"
-    code = WITHOUT_PACKAGES.replace("which: ()", points)
-    wide = {**os.environ, "COLUMNS": "200"}
-    command = [sys.executable, "-c", code, *words]
-    ended = subprocess.run(command, capture_output=True, text=True, env=wide)
-    assert ended.returncode == 1
-    assert ended.stderr == (
+def test_data_sets_of_a_broken_package_say_why(
+    words: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    point = EntryPoint("sets", "gone.package:SETS", GROUP)
+    monkeypatch.setattr("directgp.datasets.catalogues.entry_points", lambda **which: [point])
+    monkeypatch.setenv("COLUMNS", "200")
+    answer = run(*words)
+    assert answer.code == 1
+    assert answer.err == (
         "Error: The data sets 'sets' cannot be imported from gone.package:SETS: No module named"
         " 'gone'. Install their package again.\n"
     )

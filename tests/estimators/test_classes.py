@@ -159,6 +159,7 @@ def test_partial_dependence_has_a_curve_for_each_class(likelihood: str) -> None:
 
 
 @pytest.mark.parametrize("likelihood", ["softmax", "ordinal"])
+@pytest.mark.slow_for("softmax")
 def test_two_classes_have_the_curve_of_the_second(likelihood: str) -> None:
     some = FLOWERS[KINDS > 0], NAMES[KINDS > 0]
     model = SparseGPClassifier(**QUICK, likelihood=likelihood).fit(*some)

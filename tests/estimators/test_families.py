@@ -43,6 +43,7 @@ each = pytest.mark.parametrize("name", TARGETS)
 
 
 @each
+@pytest.mark.slow_for("beta")
 def test_fit_predict_and_save(name: str, tmp_path: Path) -> None:
     y = TARGETS[name]
     model = SparseGPRegressor(likelihood=name, **QUICK).fit(X, y)
@@ -155,9 +156,10 @@ FAST: dict[str, Any] = {"kernel": "rbf", "effort": "fast", "num_inducing": 20, "
 
 @pytest.mark.parametrize(
     "settings",
-    [{"beta": 1.0}, pytest.param({}, marks=pytest.mark.slow), {"validation_fraction": 0.3}],
+    [{"beta": 1.0}, {}, {"validation_fraction": 0.3}],
     ids=["by evidence", "by folds", "by rows held out"],
 )
+@pytest.mark.slow_for("by folds", "by rows held out")
 def test_auto_chooses_changing_noise(settings: dict[str, Any]) -> None:
     """By the ELBO; constant noise costs 0.2 nats here, and coverage where the noise is large."""
     rows, new = changing(400, 0), changing(1000, 1)

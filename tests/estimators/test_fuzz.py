@@ -14,7 +14,7 @@ from directgp import SparseGPClassifier, SparseGPCountRegressor, SparseGPRegress
 from directgp.errors import DirectGPError, DirectGPWarning
 
 _FEW = settings(
-    max_examples=40,
+    max_examples=15,
     derandomize=True,
     deadline=None,
     suppress_health_check=[

@@ -70,8 +70,8 @@ n_iter_, findings_, feature_importances_, n_features_in_, feature_names_in_
     >>> import numpy as np
     >>> from directgp import SparseGPCountRegressor
     >>> random = np.random.default_rng(0)
-    >>> X = random.uniform(0, 3, (200, 1))
-    >>> hours = random.uniform(1, 10, 200)
+    >>> X = random.uniform(0, 3, (60, 1))
+    >>> hours = random.uniform(1, 10, 60)
     >>> y = random.poisson(2.0 * hours)
     >>> model = SparseGPCountRegressor(beta=1.0, hyperparameters="joint", random_state=0)
     >>> model = model.fit(X, y, exposure=hours)

@@ -143,13 +143,14 @@ REAL, POSITIVE, COUNTS = row(-3.0, 0.5, 4.0), row(0.1, 1.0, 20.0), row(0, 1, 20)
 @pytest.mark.parametrize(
     ("own", "known", "y"),
     [
-        pytest.param(OwnNormal(), Gaussian(0.25), REAL, marks=pytest.mark.slow),
-        pytest.param(OwnGamma(), Gamma(2.0), POSITIVE, marks=pytest.mark.slow),
+        (OwnNormal(), Gaussian(0.25), REAL),
+        (OwnGamma(), Gamma(2.0), POSITIVE),
         (OwnPoisson(), Poisson(), COUNTS),
         (OwnLogistic(), Logistic(), row(0, 1, 0)),
     ],
     ids=["normal", "gamma", "poisson", "logistic"],
 )
+@pytest.mark.slow_for("normal", "gamma", "poisson")
 @torch.no_grad()
 def test_density_and_cdf_give_everything(own: Likelihood, known: Likelihood, y: Tensor) -> None:
     torch.testing.assert_close(

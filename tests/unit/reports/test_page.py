@@ -43,6 +43,7 @@ def test_the_page_stands_alone(report: Callable[[str], Path], task: str) -> None
 
 
 @pytest.mark.parametrize("task", TASKS)
+@pytest.mark.slow_for("class", "count")
 def test_anchors_lead_somewhere(report: Callable[[str], Path], task: str) -> None:
     found = written(report, task)
     names = [e.attributes["id"] for e in found.elements if "id" in e.attributes]
