@@ -49,8 +49,8 @@ TEST_TOOLS := beartype|hypothesis|markdown-it-py|mpmath|pytest|pytest-timeout|py
 # Torch of `make test-newest` if not the newest, such as TORCH=torch==2.13.0.
 TORCH ?= torch
 
-.PHONY: demo examples test pytest test-paper test-slow test-browser test-oldest test-newest build smoke lint \
-  format bench bench-optimum bench-scale bench-rules bench-accuracy bench-training bench-defaults \
+.PHONY: demo examples test pytest test-paper test-slow test-browser test-oldest test-newest build smoke \
+  lint types style format bench bench-optimum bench-scale bench-rules bench-accuracy bench-training bench-defaults \
   bench-latents bench-all bench-cost bench-export \
   campaign campaign-fuzz audit docs linkcheck clean
 
@@ -124,10 +124,16 @@ build: $(INSTALLED_RELEASE)
 smoke: build
 	$(PYTHON) tools/smoke.py dist -c $(CURDIR)/constraints.txt
 
+# Types take as long as the rest, on a core of their own.
 lint: $(INSTALLED)
+	@$(MAKE) --no-print-directory --jobs=2 --output-sync=target types style
+
+types: $(INSTALLED)
+	$(BIN)/mypy
+
+style: $(INSTALLED)
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
-	$(BIN)/mypy
 	$(BIN)/lint-imports
 	$(BIN)/bandit -r src paper/src -q -c pyproject.toml
 

@@ -42,6 +42,7 @@ def test_splits_keep_the_shares_of_the_classes(tmp_path: Path) -> None:
     assert not np.array_equal(multiclass.split(tmp_path, "iris", 1)[0], X)
 
 
+@pytest.mark.slow
 def test_softmax_svgp_learns() -> None:
     torch.manual_seed(0)
     X, y = (torch.as_tensor(each) for each in load_iris(return_X_y=True))
@@ -81,6 +82,7 @@ def test_the_made_up_crash_has_the_noise_that_it_says() -> None:
     assert y[(x > 20) & (x < 22)].mean() < -90
 
 
+@pytest.mark.slow
 def test_two_boostings_find_the_noise() -> None:
     data = heteroscedastic.crash_helmet(600, 0)
     found = heteroscedastic.two_boostings(data)()

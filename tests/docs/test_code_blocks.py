@@ -71,7 +71,7 @@ def run(text: str, name: str) -> None:
         )
 
 
-FIRST = ("README.md", "index.md", "start.md", "estimators.md", "own_likelihood.md")
+FIRST = ("README.md", "index.md", "start.md")
 """Pages that users read first."""
 
 LIGHT = ("comparison.md", "data.md", "likelihoods.md", "objectives.md", "posteriors.md", "scale.md")

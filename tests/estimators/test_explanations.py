@@ -173,6 +173,7 @@ def test_a_kernel_of_the_user_with_ard() -> None:
     ],
     ids=["shared", "own shared", "periodic", "some features", "sum"],
 )
+@pytest.mark.slow_for("periodic", "sum")
 def test_no_relevance_without_a_length_scale_for_each_feature(settings: Any) -> None:
     model = fitted("numbers", **settings)
     assert not hasattr(model, "feature_importances_")

@@ -2,6 +2,7 @@
 
 import json
 import math
+import os
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -80,7 +81,9 @@ def test_memory_of_a_step_counts_what_it_holds(tmp_path: Path) -> None:
     floor(set_up_request(case, "log_loss", tmp_path / "p.npz", "float32"))
     held = floor({"do": "memory", "number": 1})["bytes"]
     one_array = 4 * case.n * case.m
-    assert 2 * one_array < held < 20 * one_array
+    # Linux adds the pages of a thread to the memory of its process 64 at a time.
+    uncounted = 64 * 4096 * len(os.listdir("/proc/self/task"))
+    assert 2 * one_array - uncounted < held < 20 * one_array
     json.dumps(held)
 
 

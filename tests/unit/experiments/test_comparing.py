@@ -335,7 +335,7 @@ def of_classes(likelihood: str | None = None) -> tuple[CompareCell, CellData]:
 
 
 @pytest.mark.parametrize("method", ["elbo", "log-joint", "auto", "mean", "linear", "boosting"])
-@pytest.mark.slow_for("auto")
+@pytest.mark.slow_for("auto", "log-joint", "boosting")
 def test_classes_that_training_rows_lack_are_scored(method: str) -> None:
     cell, data = of_classes()
     cell = cell.replace(method=method)
@@ -355,6 +355,7 @@ def test_classes_that_training_rows_lack_are_scored(method: str) -> None:
 
 
 @pytest.mark.parametrize("likelihood", ["ordinal", "robust_max"])
+@pytest.mark.slow_for("robust_max")
 def test_other_likelihoods_of_classes_are_compared(likelihood: str) -> None:
     cell, data = of_classes(likelihood)
     # Three steps are too few for an error that says something.

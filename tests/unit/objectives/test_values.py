@@ -43,7 +43,7 @@ def losses(loss: PointLoss, likelihood: Likelihood, some: list[Point]) -> Tensor
 
 
 @pytest.mark.parametrize(("loss", "row"), served(POINT_LOSSES), ids=named)
-@pytest.mark.slow_for("-ordinal")
+@pytest.mark.slow_for("-ordinal", "-com_poisson", "-zero_inflated", "-beta")
 def test_values_are_those_of_the_definition(loss: PointLossRow, row: LikelihoodRow) -> None:
     """In float64; that float32 gives the same is tested beside the gradients."""
     # The two expectations have tables of their own, in which there is every regime.

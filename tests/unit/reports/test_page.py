@@ -54,6 +54,7 @@ def test_anchors_lead_somewhere(report: Callable[[str], Path], task: str) -> Non
 
 
 @pytest.mark.parametrize("task", TASKS)
+@pytest.mark.slow_for("class", "count")
 def test_readers_without_eyes_are_served(report: Callable[[str], Path], task: str) -> None:
     found = written(report, task)
     assert found.all("html")[0].attributes["lang"] == "en"

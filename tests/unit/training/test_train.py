@@ -259,6 +259,7 @@ def test_noise_free_data_meet_the_floor_of_the_noise() -> None:
     ("objective", "optimizer"),
     [*((name, "lbfgs") for name in ("log_loss", "elbo", "square_loss", "fitc")), ("elbo", "adam")],
 )
+@pytest.mark.slow_for("elbo-lbfgs")
 def test_float32_finds_nearly_what_float64_does(objective: str, optimizer: str) -> None:
     """Not the same: the nugget is 1e-5 and values carry seven digits."""
     settings: dict[str, Any] = {"optimizer": optimizer, "max_steps": 25, "start": "scratch"}
