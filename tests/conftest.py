@@ -47,8 +47,16 @@ def annotations_of_another_file() -> None:
     annotations.forget()
 
 
-AS_USERS_RUN_IT = ("benchmarks", "cli", "docs", "estimators", "examples", "frozen")
-"""Folders of tests of the whole library, which the checks of annotations make twice as slow."""
+AS_USERS_RUN_IT = (
+    "benchmarks",
+    "cli",
+    "docs",
+    "estimators",
+    "examples",
+    "frozen",
+    "properties",
+)
+"""Folders of tests that the checks of annotations make up to twice as slow."""
 
 
 @pytest.fixture
