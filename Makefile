@@ -35,7 +35,7 @@ DEMO := build/demo
 DEMO_METHODS := --methods elbo,log-joint,log-fixed,mean,linear,boosting
 # One thread per test worker: more threads would compete for the same cores. The tests of one
 # file share fixtures, so they run in one worker.
-PYTEST := OMP_NUM_THREADS=1 $(BIN)/pytest -n $(WORKERS) --dist loadfile
+PYTEST := OMP_NUM_THREADS=1 $(BIN)/pytest -n $(WORKERS) --dist loadfile --durations=20 --durations-min=2
 # Tests for other versions of the libraries: those of parts that call them most, in some minutes.
 VERSION_TESTS := tests/unit/estimators tests/unit/likelihoods tests/unit/persistence \
   tests/unit/posteriors tests/unit/datasets tests/unit/reports tests/unit/interop/test_gpytorch_adapted.py tests/unit/test_io.py tests/unit/test_files.py \
