@@ -1,5 +1,6 @@
 """Fixtures of all tests."""
 
+import signal
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,6 +13,10 @@ from jaxtyping import config
 from tests import annotations
 
 annotations.check_each_combination_once()
+
+# Shells start programs in the background with Ctrl-C ignored, and their programs inherit that.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # A busy machine is slow now and then, and new examples in each run would make a failure of one run
 # a success of the next: the fuzzers of the campaign look for new ones.
