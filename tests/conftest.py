@@ -35,15 +35,40 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 @pytest.fixture(autouse=True)
-def _same_global_random_numbers() -> Iterator[None]:
-    """Draws without a generator, such as those of GPyTorch, do not depend on earlier tests."""
+def _same_state_of_torch() -> Iterator[None]:
+    """Global random numbers and the number of threads do not depend on earlier tests."""
     torch = sys.modules.get("torch")
     if torch is None:
         yield
         return
+    threads = torch.get_num_threads()
     with torch.random.fork_rng():
         torch.manual_seed(0)
         yield
+    # Threads that a test leaves behind slow down all later tests of its worker.
+    assert torch.get_num_threads() == threads
+
+
+@pytest.fixture
+def one_thread() -> Iterator[None]:
+    """Sums of more than one thread are added in another order."""
+    yield from _threads(1)
+
+
+@pytest.fixture
+def two_threads() -> Iterator[None]:
+    """With one thread, small matrices are always computed by numpy."""
+    yield from _threads(2)
+
+
+def _threads(number: int) -> Iterator[None]:
+    # Imported here, since some tests need no torch.
+    import torch
+
+    before = torch.get_num_threads()
+    torch.set_num_threads(number)
+    yield
+    torch.set_num_threads(before)
 
 
 @pytest.fixture(autouse=True, scope="module")

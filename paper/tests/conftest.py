@@ -7,7 +7,7 @@ import pytest
 
 from tests.conftest import (
     _registered_names,
-    _same_global_random_numbers,
+    _same_state_of_torch,
     annotations_of_another_file,
     drop_shape_checks,
     empty_picture,
@@ -17,7 +17,7 @@ from tests.conftest import (
 
 __all__ = [
     "_registered_names",
-    "_same_global_random_numbers",
+    "_same_state_of_torch",
     "annotations_of_another_file",
     "pytest_collection_modifyitems",
     "without_shape_checks",

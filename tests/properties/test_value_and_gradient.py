@@ -210,11 +210,10 @@ def test_profiled_without_kl(kind: Eliminated) -> None:
 @pytest.mark.parametrize("library", ["numpy", "torch"])
 @pytest.mark.parametrize("entries", [2**22, 40], ids=["one block", "blocks"])
 def test_either_library_and_blocks_of_rows(
-    library: str, entries: int, monkeypatch: pytest.MonkeyPatch
+    library: str, entries: int, monkeypatch: pytest.MonkeyPatch, two_threads: None
 ) -> None:
     monkeypatch.setattr(blocks, "_NUMPY_ENTRIES", 2**60 if library == "numpy" else -1)
     monkeypatch.setattr(blocks, "_CPU_ENTRIES", entries)
-    monkeypatch.setattr(torch, "get_num_threads", lambda: 2)
     for kernel in get_args(KernelName):
         case = Case(kernel=kernel, weighted=True)
         for problem in free_and_held(case, "poisson_exposure", "log_loss"):

@@ -80,15 +80,10 @@ def on_how_many_threads(*_: Any, **__: Any) -> int:
     return torch.get_num_threads()
 
 
-def test_this_process_works_on_one_thread_as_others_do_and_only_then() -> None:
-    before = torch.get_num_threads()
-    torch.set_num_threads(2)
-    try:
-        with InProcess().open() as pool:
-            assert pool.submit(0, Call(on_how_many_threads, 0, increased, 0)).result() == 1
-        assert torch.get_num_threads() == 2
-    finally:
-        torch.set_num_threads(before)
+def test_this_process_works_on_one_thread_as_others_do_and_only_then(two_threads: None) -> None:
+    with InProcess().open() as pool:
+        assert pool.submit(0, Call(on_how_many_threads, 0, increased, 0)).result() == 1
+    assert torch.get_num_threads() == 2
 
 
 def swallowing(steps: list[int], _: int, __: bytes, monitors: Sequence[Any]) -> str:

@@ -24,12 +24,12 @@ each_sharing = pytest.mark.parametrize("shared", [True, False], ids=["shared pri
 
 def use_library(monkeypatch: pytest.MonkeyPatch, library: str) -> None:
     monkeypatch.setattr(blocks, "_NUMPY_ENTRIES", 2**60 if library == "numpy" else -1)
-    # One thread would use numpy at any size.
-    monkeypatch.setattr(torch, "get_num_threads", lambda: 2)
 
 
 @pytest.fixture(params=["numpy", "torch"])
-def library(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+def library(
+    request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, two_threads: None
+) -> str:
     """The library that computes models without batch axes."""
     name: str = request.param
     use_library(monkeypatch, name)
@@ -249,7 +249,11 @@ def test_a_batch_of_many_inducing_inputs(shared: bool) -> None:
 @each_ard
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
 def test_numpy_and_torch_agree(
-    kernel: KernelName, ard: bool, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
+    kernel: KernelName,
+    ard: bool,
+    dtype: torch.dtype,
+    monkeypatch: pytest.MonkeyPatch,
+    two_threads: None,
 ) -> None:
     posterior, X = model(kernel, ard, dtype=dtype), points().to(dtype)
     weights = weights_of(posterior, N)
@@ -391,7 +395,9 @@ def test_a_gram_matrix_that_needs_jitter(kernel: KernelName) -> None:
     assert_same(ours, theirs, 1e-4)
 
 
-def test_without_checks_jitter_is_not_tried(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_checks_jitter_is_not_tried(
+    monkeypatch: pytest.MonkeyPatch, two_threads: None
+) -> None:
     use_library(monkeypatch, "torch")
     posterior, X = model(nugget=-1.0), points()
     fused = posterior.fused(N, X)

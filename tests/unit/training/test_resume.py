@@ -2,7 +2,7 @@
 
 import signal
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -35,16 +35,7 @@ from tests.unit.training.toys import same
 X, Y = regression()
 
 
-pytestmark = pytest.mark.usefixtures("without_shape_checks")
-
-
-@pytest.fixture(autouse=True)
-def one_thread() -> Iterator[None]:
-    """Sums of more than one thread are added in another order."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
+pytestmark = pytest.mark.usefixtures("without_shape_checks", "one_thread")
 
 
 def progress(path: Path) -> tuple[int, int]:
