@@ -9,6 +9,9 @@ WORKERS ?= 2
 # Folder with the data sets, for bench-optimum, bench-training, bench-defaults and bench-latents.
 DATA ?=
 
+# Compiled modules are kept: without them each program that a test starts takes seconds longer.
+unexport PYTHONDONTWRITEBYTECODE
+
 VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
@@ -124,12 +127,12 @@ build: $(INSTALLED_RELEASE)
 smoke: build
 	$(PYTHON) tools/smoke.py dist -c $(CURDIR)/constraints.txt
 
-# Types take as long as the rest, on a core of their own.
+# The checks of types and of style side by side.
 lint: $(INSTALLED)
 	@$(MAKE) --no-print-directory --jobs=2 --output-sync=target types style
 
 types: $(INSTALLED)
-	$(BIN)/mypy
+	$(BIN)/mypy --num-workers $(WORKERS)
 
 style: $(INSTALLED)
 	$(BIN)/ruff format --check .

@@ -289,3 +289,20 @@ def _of_labels(signal: Any, width: float, random: np.random.Generator) -> Predic
     return Predictions(
         y, told, np.zeros_like(y), np.ones_like(y), below, below + np.where(y == 1, told, 1 - told)
     )
+
+
+SMALL: dict[str, Recipe] = {
+    "regression": Recipe(methods=("elbo", "log-joint"), repeats=3, sizes=(500, 5000), num_test=60),
+    "classification": Recipe(
+        task="classification", methods=("elbo", "log-joint"), repeats=2, num_test=60
+    ),
+    "count": Recipe(task="count", methods=("elbo", "log-fixed"), repeats=1, num_test=60),
+    "classes": Recipe(
+        task="classification",
+        classes=("a", "$b", "<c>", "d " * 30, "é"),
+        methods=("elbo", "log-joint"),
+        repeats=2,
+        num_test=60,
+    ),
+}
+"""One small report for each task."""

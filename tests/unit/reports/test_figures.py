@@ -1,11 +1,8 @@
-import base64
 import io
 import math
 import re
 import struct
-from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 from xml.etree import ElementTree
 
 import numpy as np
@@ -15,13 +12,11 @@ from matplotlib.figure import Figure
 from directgp.experiments.cell import METHODS
 from directgp.experiments.compare_cell import Predictions
 from directgp.plots.rendering import NARROW, WIDE, Picture, dimensions, render
-from directgp.plots.style import DARK, clear_range, method_mark, widened
+from directgp.plots.style import clear_range, method_mark, widened
 from directgp.reports.figures import make_pictures, predicted_numbers
 from directgp.reports.findings import Findings, pooled
 from directgp.reports.folder import is_figure
 from directgp.reports.verdict import verdict
-from tests.unit.reports.conftest import SMALL
-from tests.unit.reports.html import Page
 from tests.unit.reports.made import NLL, Recipe, comparison
 
 
@@ -199,21 +194,6 @@ def test_files_are_pictures_of_the_right_size() -> None:
     shown = dimensions(result.wide)
     assert shown[0] == round(WIDE * 96) and dimensions(result.narrow)[0] == round(NARROW * 96)
     assert width / height == pytest.approx(shown[0] / shown[1], rel=0.01)
-
-
-@pytest.mark.parametrize("task", list(SMALL))
-@pytest.mark.slow_for("class", "count")
-def test_no_ink_of_light_paper_is_left_on_dark_paper(
-    report: Callable[[str], Path], task: str
-) -> None:
-    page = Page.of((report(task) / "index.html").read_text(encoding="utf-8"))
-    sources = page.all("source")
-    assert len(sources) == 3 * len(page.all("img")) > 0
-    for source in sources:
-        svg = base64.b64decode(source.attributes["srcset"].partition(",")[2]).decode()
-        inks = set(re.findall(r"#[0-9a-f]{6}\b", svg))
-        assert len(inks) > 2
-        assert inks <= set(DARK.values() if "dark" in source.attributes["media"] else DARK)
 
 
 def test_methods_differ_in_more_than_colour() -> None:
