@@ -9,6 +9,7 @@ import sys
 import time
 from pathlib import Path
 
+import psutil
 import pyarrow.parquet
 import pytest
 
@@ -31,9 +32,9 @@ def results(out: Path) -> list[dict[str, object]]:
     return [{**row, "seconds": None} for row in table.to_pylist()]
 
 
-def workers_of(process: subprocess.Popen[bytes] | subprocess.Popen[str]) -> list[int]:
-    children = Path(f"/proc/{process.pid}/task/{process.pid}/children")
-    return list(map(int, children.read_text().split())) if children.exists() else []
+def processes_of(program: subprocess.Popen[bytes] | subprocess.Popen[str]) -> list[int]:
+    """All processes that a running program has started, and those that they have started."""
+    return [process.pid for process in psutil.Process(program.pid).children(recursive=True)]
 
 
 @pytest.mark.slow
@@ -47,11 +48,11 @@ def test_killed_ten_times(tmp_path: Path) -> None:
         try:
             process.wait(chance.uniform(0.5, 12))
         except subprocess.TimeoutExpired:
-            children = workers_of(process)
+            started = processes_of(process)
             process.send_signal(signal.SIGKILL)
             process.wait()
             kills += 1
-            gone(children)
+            gone(started)
         else:
             # Finished before its time: begin anew, so that every kill meets a run at work.
             assert results(tmp_path / "broken") == results(tmp_path / "unbroken")
@@ -60,10 +61,10 @@ def test_killed_ten_times(tmp_path: Path) -> None:
     assert results(tmp_path / "broken") == results(tmp_path / "unbroken")
 
 
-def gone(workers: list[int]) -> None:
+def gone(processes: list[int]) -> None:
     """Nobody works on for a run that was killed."""
     until = time.monotonic() + 60
-    while any(Path(f"/proc/{worker}").exists() for worker in workers):
+    while any(map(psutil.pid_exists, processes)):
         assert time.monotonic() < until, "a worker outlived the run it worked for"
         time.sleep(0.2)
 
@@ -77,7 +78,7 @@ def test_a_worker_with_nothing_to_do_ends_too(tmp_path: Path) -> None:
         assert process.stderr is not None
         # The first of two fits is done: its worker waits, the other is at work.
         assert any(line.startswith("[1/2]") for line in process.stderr)
-        children = workers_of(process)
+        started = processes_of(process)
         process.send_signal(signal.SIGKILL)
-    assert len(children) == 3, "two workers and the tracker of their resources"
-    gone(children)
+    assert len(started) == 4, "two workers, their server and the tracker of their resources"
+    gone(started)
