@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import settings
 from jaxtyping import config
@@ -32,6 +33,15 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             parameters = item.name.partition("[")[2]
             if any(word in parameters for word in mark.args):
                 item.add_marker("slow")
+
+
+@pytest.fixture(autouse=True)
+def _same_random_numbers_of_numpy() -> Iterator[None]:
+    """An estimator without a `random_state` draws the same numbers in each run of the tests."""
+    before = np.random.get_state()  # noqa: NPY002
+    np.random.seed(0)  # noqa: NPY002
+    yield
+    np.random.set_state(before)  # noqa: NPY002
 
 
 @pytest.fixture(autouse=True)

@@ -7,6 +7,7 @@ import pytest
 
 from tests.conftest import (
     _registered_names,
+    _same_random_numbers_of_numpy,
     _same_state_of_torch,
     annotations_of_another_file,
     drop_shape_checks,
@@ -17,6 +18,7 @@ from tests.conftest import (
 
 __all__ = [
     "_registered_names",
+    "_same_random_numbers_of_numpy",
     "_same_state_of_torch",
     "annotations_of_another_file",
     "pytest_collection_modifyitems",
