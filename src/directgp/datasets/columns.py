@@ -110,7 +110,7 @@ MAX_LEVELS_ALWAYS = 50
 def guess_format(column: pa.ChunkedArray, decimals: Sequence[Mark]) -> NumberFormat | None:
     """Return how a column of text is read as numbers or dates; None if it has categories.
 
-    Of two decimal marks that read as many numbers, the first is taken. Plain numbers that are
+    If both decimal marks read equally many texts as numbers, take the first. Plain numbers that are
     stored as text are categories, unless there are many.
 
     Examples
@@ -168,7 +168,8 @@ _SIGNS = {"USD": "$", "EUR": "€", "GBP": "£"}
 def _number_pattern(decimal: str) -> re.Pattern[str]:
     """Return the pattern of a number with this decimal mark, and signs and separators."""
     marks = "".join(re.escape(mark) for mark in ".,'’ \u00a0\u202f" if mark != decimal)
-    whole = rf"\d{{1,3}}(?P<mark>[{marks}])\d{{3}}(?:(?P=mark)\d{{3}})*|\d+"
+    # A group of thousands does not begin with 0: 0.637 has a decimal point.
+    whole = rf"[1-9]\d{{0,2}}(?P<mark>[{marks}])\d{{3}}(?:(?P=mark)\d{{3}})*|\d+"
     return re.compile(
         rf"(?P<bracket>\()?(?P<sign>[-+−]?\s*{_CURRENCY}?|{_CURRENCY}\s*[-+−])\s*(?P<whole>{whole})?"
         rf"(?P<rest>(?:{re.escape(decimal)}\d*)?(?:[eE][-+]?\d+)?)\s*(?:{_CURRENCY}|%)?(?(bracket)\))"
@@ -195,7 +196,8 @@ def _number_of_text(text: str, form: NumberFormat) -> tuple[float, bool] | None:
     except ValueError:
         return None
     minus = match["bracket"] or any(mark in match["sign"] for mark in "-−")
-    return -value if minus else value, "," in text or not NUMBER.fullmatch(text)
+    unusual = "," in text or match["mark"] is not None or not NUMBER.fullmatch(text)
+    return -value if minus else value, unusual
 
 
 _DATES = (

@@ -29,8 +29,10 @@ _NOT_IN_CP1252 = (b"\x81", b"\x8d", b"\x8f", b"\x90", b"\x9d")
 
 def _decides(mark: str, other_mark: str) -> re.Pattern[str]:
     """Return the pattern of texts that are numbers with this decimal mark only, unlike 1,234."""
-    thousands = rf"\d{{1,3}}([{other_mark}]\d{{3}})"
-    digits = rf"\d*[{mark}](\d{{1,2}}|\d{{4,}})|{thousands}+[{mark}]\d*|{thousands}{{2,}}"
+    group = rf"([{other_mark}]\d{{3}})"
+    thousands = r"[1-9]\d{0,2}"
+    fraction = rf"\d*[{mark}](\d{{1,2}}|\d{{4,}})|0*[{mark}]\d{{3}}"
+    digits = rf"{fraction}|{thousands}{group}+[{mark}]\d*|{thousands}{group}{{2,}}"
     return re.compile(rf"[-+($€£¥₹\s]*({digits})[)%$€£¥₹\s]*")
 
 
@@ -134,9 +136,15 @@ def guess_dialect(text: str, encoding: str, shown: str, reading: Reading, tabs: 
     table = rows[delimiter]
     lines, names = table[at]
     width = _usual(len(cells) for _, cells in table[at:])
-    if len(names) == width - 1 and at == 0 and len(table) > 1 and width > 2:
+    is_short = len(names) == width - 1 and at == 0 and len(table) > 1 and width > 2
+    if is_short and all(not cells[-1].strip() for _, cells in table if len(cells) == width):
+        # Every row of values ends with a delimiter.
+        names = [*names, ""]
+    elif is_short:
         # R writes the names of the rows into a column without a name.
         names = ["", *names]
+        if reading.header:
+            notes.append("The first column has no name; it is taken as the names of the rows.")
     if at:
         notes.append(f"Left out {plural(lines - 1, 'line')} above the names of the columns.")
     if not reading.header:

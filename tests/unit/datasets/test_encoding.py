@@ -120,6 +120,9 @@ def test_dates_of_iso_8601_are_read_from_text_and_from_times(text: str, hours: f
         (",", ".", ["1,5", "2,25"], [1.5, 2.25]),
         (",", None, ["1,234", "7"], [1.234, 7]),
         (".", None, ["1,234", "7"], [1234, 7]),
+        # A group of thousands does not begin with 0.
+        (".", ",", ["0.637", "0.125"], [0.637, 0.125]),
+        (".", None, ["0,637", "1,234"], [np.nan, 1234]),
     ],
 )
 def test_the_decimal_mark_is_that_of_the_file(

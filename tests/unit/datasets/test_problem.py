@@ -124,6 +124,15 @@ def test_a_class_may_be_called_not_another() -> None:
     assert problem.y.tolist() == repeated(1.0, 0.0, 2.0)
 
 
+def test_decimals_that_may_be_thousands_have_a_note() -> None:
+    texts = [f"{number:.3f}" for number in np.linspace(1.001, 8.999, ROWS)]
+    problem = prepared(small(a=texts), decimals=(",", "."))
+    assert problem.X[0, 0] == 1001
+    assert problem.notes[0] == "Column 'a' has numbers such as '1.001', read as 1,001."
+    problem = prepared(small(a=[f"0{text[1:]}" for text in texts]), decimals=(",", "."))
+    assert problem.X[0, 0] == 0.001
+
+
 @pytest.mark.parametrize(
     ("labels", "positive", "classes"),
     [

@@ -124,7 +124,18 @@ def test_missing_values_of_text(mark: str, tmp_path: Path) -> None:
             {"a": [1, 3], "b": [2, 4]},
             "Left out 2 lines above the names",
         ),
-        ("a b,c\n1,2,3\n4,5,6\n", {"Unnamed: 0": [1, 4], "a b": [2, 5], "c": [3, 6]}, ""),
+        (
+            "a b,c\n1,2,3\n4,5,6\n",
+            {"Unnamed: 0": [1, 4], "a b": [2, 5], "c": [3, 6]},
+            "The first column has no name",
+        ),
+        ("a,b\n1,2,\n3,4,\n", {"a": [1, 3], "b": [2, 4], "Unnamed: 2": [None, None]}, ""),
+        (
+            "a,b\n1,2,\n3,4,5\n",
+            {"Unnamed: 0": [1, 3], "a": [2, 4], "b": [None, 5]},
+            "The first column has no name",
+        ),
+        ('a,b\n"0,637",x\n', {"a": [0.637], "b": ["x"]}, "Numbers are read with a decimal comma"),
         ("a;;b;\n1;2;3;\n", {"a": [1], "Unnamed: 1": [2], "b": [3], "Unnamed: 3": [None]}, ""),
     ],
 )
