@@ -69,7 +69,7 @@ def compare(
         if not complete:
             ended = {record.cell for record in opened.records(cells)}
             ended |= {failure.cell for failure in opened.failures(cells)}
-            # Fits that had failed before may be the only ones that were not tried again.
+            # A cell that failed in an earlier run and was not tried again also counts as ended.
             left = min((cell.repeat for cell in cells if cell not in ended), default=asked)
             # Of a single repeat, what was finished is better than nothing.
             plan = replace(plan, repeats=max(left, 1))

@@ -5,6 +5,7 @@ import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from concurrent.futures.process import BrokenProcessPool
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Generic, final
 
@@ -12,7 +13,14 @@ from directgp.datasets.problem import Problem
 from directgp.errors import DirectGPError, StoreError
 from directgp.experiments.cell import C, Record, with_starts
 from directgp.experiments.store import Store, StoreView
-from directgp.experiments.workers import Call, FailedJob, OpenPool, Pool, WorkerStatus
+from directgp.experiments.workers import (
+    Call,
+    FailedJob,
+    OpenPool,
+    Pool,
+    StoppedError,
+    WorkerStatus,
+)
 
 _TICK = 0.25
 """Seconds between two updates of the callback."""
@@ -105,8 +113,9 @@ class Runner(Generic[C]):
         """Run cells, and the cells they start from, until each has a result or a failure.
 
         Results that are damaged are discarded first. When the system kills a worker, the
-        interrupted jobs are retried once. Returns False if the seconds of the budget were spent
-        before; fits that were running then are dropped.
+        interrupted jobs are retried once, on the pool's `after_loss`; then the others continue.
+        Returns False if the seconds of the budget were spent before; fits that were running then
+        are dropped.
         """
         self._deadline = math.inf if time_budget is None else time.monotonic() + time_budget
         self.store.find_damaged(discard=True)
@@ -121,8 +130,10 @@ class Runner(Generic[C]):
         self.callback.begin([cell for _, cell in todo], len(wanted) - len(todo))
         try:
             while self._waiting and not self._is_late():
-                with pool.open() as workers:
-                    lost = self._run(workers)
+                retrying = any(job.retried for job in self._waiting)
+                now = pool.after_loss() if retrying else pool
+                with now.open(self._deadline) as workers:
+                    lost = self._run(workers, retrying)
                 again = [job for job in lost if not job.retried]
                 for job in lost:
                     if job.retried:
@@ -130,7 +141,6 @@ class Runner(Generic[C]):
                         self._finish(job, FailedJob(reason))
                     job.retried = True
                 self._waiting = again + self._waiting
-                pool = pool.after_loss()
         finally:
             self.store.release_all()
         return not (self._waiting or self._dropped)
@@ -138,13 +148,23 @@ class Runner(Generic[C]):
     def _is_late(self) -> bool:
         return time.monotonic() > self._deadline
 
-    def _run(self, pool: OpenPool) -> list[_Job[C]]:
-        """Run until no job waits, or until a worker is lost; return the interrupted jobs."""
+    def _candidates(self, retrying: bool) -> list[_Job[C]]:
+        """Return the waiting jobs; while retrying, those that were interrupted."""
+        return [job for job in self._waiting if job.retried or not retrying]
+
+    def _run(self, pool: OpenPool, retrying: bool) -> list[_Job[C]]:
+        """Run until no job waits, or until a worker is lost; return the interrupted jobs.
+
+        While retrying, run only the jobs that were interrupted before.
+        """
         running: dict[Future[Any], _Job[C]] = {}
         submitting: list[_Job[C]] = []
         try:
-            while (self._waiting or running) and not self._is_late():
-                while len(running) < pool.capacity() and (job := self._next()) is not None:
+            while (self._candidates(retrying) or running) and not self._is_late():
+                while len(running) < pool.capacity():
+                    job = self._next(retrying)
+                    if job is None:
+                        break
                     submitting = [job]
                     cell = job.cell
                     model = b"" if cell.start is None else self.store.model(cell.start)
@@ -160,8 +180,10 @@ class Runner(Generic[C]):
                 if not running:
                     time.sleep(_TICK)
                 for future in wait(running, _TICK, FIRST_COMPLETED).done:
-                    self._finish(running[future], future.result())
-                    del running[future]
+                    with suppress(StoppedError):
+                        # Jobs stopped at the deadline stay among the running ones.
+                        self._finish(running[future], future.result())
+                        del running[future]
                 self.callback.update(pool.statuses())
                 if time.monotonic() - self._last_view > _VIEW_INTERVAL:
                     self._read_results_of_others()
@@ -170,9 +192,9 @@ class Runner(Generic[C]):
         self._dropped = list(running.values())
         return []
 
-    def _next(self) -> _Job[C] | None:
+    def _next(self, retrying: bool) -> _Job[C] | None:
         """Lease and return the first job that is ready; drop those that cannot be run."""
-        for job in list(self._waiting):
+        for job in self._candidates(retrying):
             if job.start in self._failed:
                 self._waiting.remove(job)
                 reason = f"The run that it starts from failed: {self._failed[job.start]}"

@@ -203,7 +203,7 @@ class RayCluster(Pool):
 
     @override
     @contextmanager
-    def open(self) -> Iterator[OpenPool]:
+    def open(self, deadline: float = math.inf) -> Iterator[OpenPool]:
         # Cores of a cluster that is started here.
         cores = math.ceil((self.workers or os.cpu_count() or 1) * self.cpus)
         with connected(self.address, cores) as ray:

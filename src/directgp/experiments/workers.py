@@ -1,5 +1,6 @@
 """Run jobs in this process or in worker processes."""
 
+import math
 import multiprocessing
 import os
 import signal
@@ -84,7 +85,7 @@ def write_status(slots: Slots, slot: int, status: WorkerStatus | None) -> None:
 
 @final
 class StoppedError(DirectGPError):
-    """The program that waited for the result was interrupted."""
+    """The program that waits for the result was interrupted, or its time was spent."""
 
 
 class FailedJob(NamedTuple):
@@ -126,7 +127,7 @@ class StatusMonitor(Monitor):
         if time.monotonic() - self._last_check > _POLL:
             self._last_check = time.monotonic()
             if self.is_stopped():
-                raise StoppedError("The run was interrupted.")
+                raise StoppedError("The run was stopped.")
 
     @override
     def reset(self) -> None:
@@ -276,24 +277,28 @@ class Pool(ABC):
     """A choice of workers."""
 
     @abstractmethod
-    def open(self) -> AbstractContextManager[OpenPool]:
-        """Start the workers, and end them after the block."""
+    def open(self, deadline: float = math.inf) -> AbstractContextManager[OpenPool]:
+        """Start the workers, and end them after the block.
+
+        A job in this process stops at the deadline, by the monotonic clock, with `StoppedError`;
+        workers elsewhere are ended by leaving the block.
+        """
 
     def after_loss(self) -> "Pool":
-        """Return the pool to continue with after the system has killed a worker."""
+        """Return the pool that retries the jobs interrupted when the system killed a worker."""
         return self
 
 
 @final
 @dataclass(frozen=True)
 class InProcess(Pool):
-    """This process as the only worker: for tests and debuggers."""
+    """Run cells one after another in this process; the default of `compare`."""
 
     @override
     @contextmanager
-    def open(self) -> Iterator[OpenPool]:
+    def open(self, deadline: float = math.inf) -> Iterator[OpenPool]:
         with one_thread():
-            yield _LocalPool(status_slots(1))
+            yield _LocalPool(status_slots(1), deadline=deadline)
 
 
 @final
@@ -309,7 +314,7 @@ class LocalWorkers(Pool):
 
     @override
     @contextmanager
-    def open(self) -> Iterator[OpenPool]:
+    def open(self, deadline: float = math.inf) -> Iterator[OpenPool]:
         # An executor waits for ever for threads that cannot be started.
         require_buffers()
         start_server()
@@ -349,6 +354,9 @@ class _LocalPool(OpenPool):
     executor: ProcessPoolExecutor | None = None
     """The processes; None for this process."""
 
+    deadline: float = math.inf
+    """Time at which a job in this process stops, by the monotonic clock."""
+
     @override
     def capacity(self) -> int:
         return len(self.slots) // _FIELDS
@@ -368,5 +376,14 @@ class _LocalPool(OpenPool):
         future: Future[Any] = Future()
         publish = partial(write_status, self.slots, 0)
         with defer_interrupt() as stop:
-            future.set_result(run_job(number, function, arguments, publish, stop.is_set))
+
+            def is_stopped() -> bool:
+                return stop.is_set() or time.monotonic() > self.deadline
+
+            try:
+                future.set_result(run_job(number, function, arguments, publish, is_stopped))
+            except StoppedError as error:
+                if stop.is_set():
+                    raise
+                future.set_exception(error)
         return future

@@ -1,5 +1,6 @@
 """The runner: each cell once, its failures kept, lost workers replaced."""
 
+import math
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
@@ -14,8 +15,11 @@ import pytest
 from directgp.datasets.problem import Problem
 from directgp.errors import InvalidInputError, StoreError
 from directgp.experiments.cell import Cell, Record
+from directgp.experiments.engine import Runner
 from directgp.experiments.store import Store
-from directgp.experiments.workers import Call, FailedJob, OpenPool, Pool, WorkerStatus
+from directgp.experiments.workers import Call, FailedJob, InProcess, OpenPool, Pool, WorkerStatus
+from directgp.training.result import Progress
+from directgp.training.run import Monitor
 from tests.unit.experiments.cells import (
     CELLS,
     PROBLEM,
@@ -192,8 +196,9 @@ class Breaking(Pool, OpenPool):
     broken: bool = False
 
     @contextmanager
-    def open(self) -> Iterator[OpenPool]:
+    def open(self, deadline: float = math.inf) -> Iterator[OpenPool]:
         self.opened.append(self.size)
+        self.broken = False
         yield self
 
     def after_loss(self) -> Pool:
@@ -227,8 +232,28 @@ def test_a_job_that_kills_its_worker_is_tried_twice(store: Store, at_submit: boo
     (failed,) = store.failures(cells)
     assert failed.cell == cells[1] and failed.attempts == 1
     assert failed.reason == "The system ended its process twice, perhaps for lack of memory."
-    # After the first loss one at a time.
-    assert opened[0] == 2 and set(opened[1:]) == {1}
+    # The interrupted jobs are retried one at a time; then there are two workers again.
+    assert opened[0] == opened[-1] == 2 and set(opened[1:-1]) == {1}
+
+
+def training(
+    cell: SmallCell, targets: Any, start: bytes, monitors: Sequence[Monitor]
+) -> SmallRecord:
+    """Train for a minute, and look up at every step."""
+    for step in range(1, 601):
+        monitors[0](Progress("elbo", step, 600, step, 0.0, 0.0, 0.0))
+        time.sleep(0.1)
+    return finished(cell)
+
+
+def test_a_time_budget_stops_a_job_in_this_process(store: Store) -> None:
+    runner = Runner(store, lambda cell: PROBLEM, targets_of, training)
+    began = time.monotonic()
+    assert not runner.run(CELLS, InProcess(), time_budget=0.3)
+    assert time.monotonic() - began < 30
+    assert store.records(CELLS) == [] and store.failures(CELLS) == []
+    # The next run continues.
+    assert len(sweep(store).results) == len(CELLS)
 
 
 def test_waiting_does_not_spin(

@@ -19,6 +19,7 @@ from directgp.experiments.workers import (
     InProcess,
     LocalWorkers,
     StatusMonitor,
+    StoppedError,
     WorkerStatus,
     defer_interrupt,
     read_statuses,
@@ -106,6 +107,21 @@ def test_ctrl_c_in_this_process_leaves_no_result_of_a_training_that_was_cut_shor
         pool.submit(0, Call(swallowing, steps, increased, 0))
     assert steps == [1, 2]
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+def training(cell: int, _: int, __: bytes, monitors: Sequence[Any]) -> None:
+    """A training of a minute that looks up at every step."""
+    for step in range(1, 601):
+        monitors[0](Progress("elbo", step, 600, step, 0.0, 0.0, 0.0))
+        time.sleep(0.1)
+
+
+def test_a_job_in_this_process_stops_at_the_deadline() -> None:
+    began = time.monotonic()
+    with InProcess().open(began + 0.3) as pool:
+        future = pool.submit(0, Call(training, 0, increased, 0))
+    assert isinstance(future.exception(), StoppedError)
+    assert time.monotonic() - began < 30
 
 
 def asleep(*_: Any, **__: Any) -> None:
