@@ -94,17 +94,25 @@ def replace_file(path: Path, data: bytes) -> None:
 def replacing(path: Path) -> Iterator[BinaryIO]:
     """Yield an open draft, and rename it to the path after the block, unless the block raises.
 
-    The block may also open the draft by its name, and write to it there.
+    The block may also open the draft by its name, and write to it there. Of a link, the target is
+    replaced. A file that is replaced keeps its permissions.
     """
+    path = Path(os.path.realpath(path))
     if path.exists() and not path.is_file():
         raise OSError(errno.EINVAL, _NOT_REGULAR, str(path))
     remove_drafts(path.parent, {path.name})
+    permissions = _permissions(path)
     draft, file = _new_draft(path)
     try:
         with file:
+            if permissions is not None:
+                # Before the first byte: the draft of a secret file is secret, too.
+                _set_permissions(file, permissions | stat.S_IRUSR | stat.S_IWUSR)
             yield file
             file.flush()
             os.fsync(file.fileno())
+            if permissions is not None:
+                _set_permissions(file, permissions)
             if fcntl is None:
                 # Windows renames no open file.
                 file.close()
@@ -114,6 +122,21 @@ def replacing(path: Path) -> Iterator[BinaryIO]:
             draft.unlink()
         raise
     sync_folder(path.parent)
+
+
+def _permissions(path: Path) -> int | None:
+    """Return the permissions of a file; None if there is no file."""
+    try:
+        return path.stat().st_mode & 0o777
+    except FileNotFoundError:
+        return None
+
+
+def _set_permissions(file: BinaryIO, permissions: int) -> None:
+    """Set the permissions of an open file, if the file system has permissions."""
+    if hasattr(os, "fchmod"):
+        with suppress(OSError):
+            os.fchmod(file.fileno(), permissions)
 
 
 def draft_of(path: Path) -> Path:

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from directgp.errors import DirectGPError, refuse, require
 from directgp.files import open_regular, replace_file
+from directgp.text import plural
 
 CHECKSUM = "sha256"
 """Key of the checksum in the metadata; it covers the manifest and all tensors."""
@@ -144,8 +145,7 @@ def write_file(
         # Do not write a file that `read_file` would reject.
         end = 8 + _header_size(data[:8])
         _check_tensors(_parsed(data[8:end].decode()), len(data) - end)
-        # realpath: the target of a link is replaced, not the link.
-        replace_file(Path(os.path.realpath(path)), data)
+        replace_file(Path(path), data)
     except (OSError, ValueError) as error:
         raise kind.error(
             f"The {kind.name} {os.fspath(path)} could not be written: {error}."
@@ -197,8 +197,10 @@ def _checked_bytes(file: BinaryIO) -> tuple[dict[str, Any], bytes]:
 
 def _header_size(start: bytes) -> int:
     """Return the size of the header from the first 8 bytes; raise ValueError if it is too large."""
+    if len(start) < 8:
+        raise ValueError(f"the file has {plural(len(start), 'byte')}, too few for a header")
     size = int.from_bytes(start, "little")
-    if len(start) < 8 or size > _MAX_HEADER:
+    if size > _MAX_HEADER:
         raise ValueError(f"a header of {size:,} bytes, and {_MAX_HEADER:,} are allowed")
     return size
 

@@ -22,7 +22,7 @@ def worker_context() -> BaseContext:
 
 
 def start_server() -> None:
-    """Let the server import the library, while this process does the same."""
+    """Start the fork server; it imports the library in parallel with this process."""
     context = worker_context()
     if context.get_start_method() != "forkserver":
         return

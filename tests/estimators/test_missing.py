@@ -178,7 +178,7 @@ def test_an_imputation_that_does_not_fit_is_refused(damage: Any, tmp_path: Path)
 
 
 def parts(gaps: np.ndarray) -> CellData:
-    return CellData((gaps[:12], Y[:12]), (gaps[12:18], Y[12:18]), (gaps[18:], Y[18:]))
+    return CellData((gaps[:12], Y[:12]), (gaps[12:18], Y[12:18]), (gaps[18:], Y[18:]), 12)
 
 
 @pytest.mark.parametrize("row", [3, 13, 20], ids=["training", "validation", "test"])

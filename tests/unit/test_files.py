@@ -253,6 +253,25 @@ def test_a_block_that_fails_leaves_the_old_file(path: Path, error: BaseException
     assert os.listdir(path.parent) == [path.name]
 
 
+@pytest.mark.parametrize("permissions", [0o600, 0o444, 0o664])
+def test_a_file_that_is_replaced_keeps_its_permissions(path: Path, permissions: int) -> None:
+    path.write_bytes(b"old")
+    path.chmod(permissions)
+    with replacing(path) as file:
+        # The draft is readable by no more users.
+        assert os.fstat(file.fileno()).st_mode & 0o777 == permissions | 0o600
+        file.write(b"new")
+    assert path.read_bytes() == b"new"
+    assert path.stat().st_mode & 0o777 == permissions
+
+
+def test_the_target_of_a_link_is_replaced(path: Path, tmp_path: Path) -> None:
+    link = tmp_path / "link"
+    link.symlink_to(path.name)
+    replace_file(link, b"new")
+    assert link.is_symlink() and path.read_bytes() == b"new"
+
+
 def test_a_draft_may_be_written_by_its_name(path: Path) -> None:
     with replacing(path) as file:
         Path(file.name).write_bytes(b"new")

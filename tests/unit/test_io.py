@@ -128,6 +128,8 @@ def safetensors(header: str, data: bytes = b"") -> bytes:
 PLACE = '"x": {"dtype": "F64", "shape": [1], "data_offsets": '
 HEADERS = {
     "a header of 100,000,001 bytes": (100_000_001).to_bytes(8, "little") + b"{}",
+    "the file has 0 bytes, too few for a header": b"",
+    "the file has 7 bytes, too few for a header": b"7 bytes",
     "the header says 8000000000": safetensors(f"{{{PLACE}[0, 8000000000]}}}}", b"8 bytes."),
     "the header says 0": safetensors("{}", b"8 bytes."),
     "the header says ab": safetensors(f'{{{PLACE}"ab"}}}}'.replace('"ab"', '["", "ab"]')),

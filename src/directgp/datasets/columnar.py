@@ -108,7 +108,7 @@ class ArrowTable(ReadableTable):
     def _index(source: BinaryIO) -> Any:
         """Move to the stream of messages, and return the index of a file, or None.
 
-        The index may point to other bytes than those that are measured, so that it is not used.
+        Do not read through the index: it may point to bytes that `arrow_size` has not measured.
         """
         is_file = source.read(len(_ARROW_FILE)) == _ARROW_FILE
         index = pa.ipc.open_file(source) if is_file else None

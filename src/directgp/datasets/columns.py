@@ -33,7 +33,9 @@ def kind_of(data_type: pa.DataType) -> Kind:
     text = (types.is_string, types.is_large_string, types.is_string_view)
     if any(matches(data_type) for matches in text):
         return "category"
-    return "time" if types.is_temporal(data_type) else "other"
+    # An interval of months and days has no fixed length.
+    is_time = types.is_temporal(data_type) and not types.is_interval(data_type)
+    return "time" if is_time else "other"
 
 
 MISSING = (*pyarrow.csv.ConvertOptions().null_values, "?")

@@ -255,7 +255,7 @@ def prepare(
     missing : {"error", "drop", "level", "impute"}
         What to do with missing values: raise an error, leave out their rows, make them a level of
         categories and leave out rows with missing numbers, or keep all rows, with NaN for missing
-        numbers. Rows without a target are left out unless it is "error".
+        numbers. With any value but "error", rows without a target are left out.
     dates : {"error", "days", "dmy", "mdy"}
         What to do with dates: raise an error, or use days since 1970. If day and month may be
         exchanged in most dates of a column, "dmy" and "mdy" tell which is first; with "days" it is

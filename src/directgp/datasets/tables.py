@@ -36,6 +36,9 @@ from directgp.text import did_you_mean, listed, one_line
 _HEAD_BYTES = 1 << 20
 """Bytes in which the first row of a text file has to end."""
 
+_BYTE_ORDER_MARK = "\ufeff"
+"""Character at the start of a file that tells its encoding, and is no part of its text."""
+
 _BLOCK_BYTES = 1 << 23
 """Bytes of a text file parsed at once; a row has to fit."""
 
@@ -96,8 +99,8 @@ class TextTable(ReadableTable):
                 pass  # The rest is measured.
         try:
             # Unless the head is the whole file, it may end within a character.
-            name = "utf-8-sig" if encoding == "utf-8" else encoding
-            text = codecs.getincrementaldecoder(name)().decode(head, len(head) < _HEAD_BYTES)
+            decoder = codecs.getincrementaldecoder(encoding)()
+            text = decoder.decode(head, len(head) < _HEAD_BYTES).removeprefix(_BYTE_ORDER_MARK)
         except (UnicodeError, LookupError) as error:
             got = f"{encoding!r}, with the error: {error}"
             refuse("--encoding", f"that of {self.shown!r}", got, "Leave it out to guess it.")

@@ -11,6 +11,7 @@ import torch
 from directgp.datasets.problem import Problem
 from directgp.environment import machine, versions
 from directgp.errors import require
+from directgp.estimators.settings import device_of
 from directgp.experiments.compare_cell import ComparedFit
 from directgp.experiments.engine import RunCallback, Runner
 from directgp.experiments.fit import compare_rows, run_compare_cell
@@ -52,6 +53,7 @@ def compare(
     """
     allowed = time_budget is None or time_budget > 0
     require(allowed, "time_budget", "positive", time_budget)
+    device_of(plan.settings.device, "compare")
     noise = plan.settings.likelihood
     only_here = workers > 0 and isinstance(LIKELIHOODS.get(noise), OwnLikelihoodRow)
     got = f"{workers} with the likelihood {noise!r}, registered in this process only"

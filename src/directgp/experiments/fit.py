@@ -75,8 +75,16 @@ _LOSS_NAMES = {"elbo": "NLL", "fitc": "NLL", "log_loss": "NLL", "square_loss": "
 
 def compare_rows(cell: CompareCell, problem: Problem) -> CellData:
     """Return the rows of a cell of a comparison."""
-    rows = split(problem, cell.repeat, cell.size, cell.seed)
-    return CellData.of(problem, *rows, parts_of(len(problem.y)).training)
+    X = problem.X
+    y = problem.y
+    training, validation, test = split(problem, cell.repeat, cell.size, cell.seed)
+    return CellData(
+        train=(X[training], y[training]),
+        validation=(X[validation], y[validation]),
+        test=(X[test], y[test]),
+        num_training=parts_of(len(y)).training,
+        num_classes=problem.num_classes,
+    )
 
 
 def run_compare_cell(
@@ -98,7 +106,8 @@ def run_compare_cell(
         explained = Explained.of(model)
         facts = TrainingFacts.of(model, counter.total)
         if method is DEFAULT:
-            facts = facts.of_default
+            # A report shows these only of single objectives.
+            facts = replace(facts, failed=(), path=(), curve=(), model=None)
         if method in (ELBO, BASIC):
             saved = _saved(model)
     seconds = clock(device) - since
@@ -353,11 +362,6 @@ class TrainingFacts:
             curve=thinned(result.history),
             model=model_facts(model),
         )
-
-    @property
-    def of_default(self) -> "TrainingFacts":
-        """The facts without what a report shows of single objectives alone."""
-        return replace(self, failed=(), path=(), curve=(), model=None)
 
 
 def model_facts(model: SparseGPEstimator) -> ModelFacts:

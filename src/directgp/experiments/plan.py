@@ -200,6 +200,9 @@ def make_plan(
     """
     task = problem.task
     require(repeats >= 1, "repeats", "at least 1", repeats)
+    require(seed >= 0, "seed", "at least 0", seed)
+    require(dtype in ("float64", "float32"), "dtype", "'float64' or 'float32'", repr(dtype))
+    require(device in ("cpu", "cuda"), "device", "'cpu' or 'cuda'", repr(device))
     for name, number in (("num_inducing", num_inducing), ("max_steps", max_steps)):
         require(number is None or number >= 1, name, "at least 1", number)
     for option, values in (("sizes", sizes), ("betas", betas)):

@@ -19,6 +19,7 @@ from urllib.parse import urlsplit
 
 from typing_extensions import override
 
+from directgp.environment import cores
 from directgp.errors import InvalidInputError, refuse, require, require_extra
 from directgp.experiments.workers import (
     Call,
@@ -205,8 +206,8 @@ class RayCluster(Pool):
     @contextmanager
     def open(self, deadline: float = math.inf) -> Iterator[OpenPool]:
         # Cores of a cluster that is started here.
-        cores = math.ceil((self.workers or os.cpu_count() or 1) * self.cpus)
-        with connected(self.address, cores) as ray:
+        num_cpus = math.ceil((self.workers or cores()) * self.cpus)
+        with connected(self.address, num_cpus) as ray:
             pool = _OpenCluster(ray, self)
             try:
                 yield pool

@@ -95,8 +95,8 @@ class CellData(NamedTuple):
     test: tuple[Array, Array]
     """X and y of the rows that are predicted."""
 
-    num_training: int = 0
-    """Rows of the training part, of which `train` may be a subset; 0 if not recorded."""
+    num_training: int
+    """Rows of the training part, of which `train` may be a subset."""
 
     num_classes: int = 2
     """Classes of the table, of which a part may lack some."""
@@ -105,21 +105,6 @@ class CellData(NamedTuple):
     def has_gaps(self) -> bool:
         """Whether a feature is missing in some row."""
         return any(bool(np.isnan(X).any()) for X, _ in (self.train, self.validation, self.test))
-
-    @classmethod
-    def of(
-        cls, problem: Problem, training: Rows, validation: Rows, test: Rows, num_training: int = 0
-    ) -> "CellData":
-        """Return these rows of a problem."""
-        X = problem.X
-        y = problem.y
-        return cls(
-            train=(X[training], y[training]),
-            validation=(X[validation], y[validation]),
-            test=(X[test], y[test]),
-            num_training=num_training,
-            num_classes=problem.num_classes,
-        )
 
 
 class ScaledParts(NamedTuple):

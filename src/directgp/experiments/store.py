@@ -103,8 +103,8 @@ class Store:
         self._renewal: threading.Thread | None = None
         self._closing = threading.Event()
         self._beats: dict[str, tuple[Row, float]] = {}
-        """By key, the last renewal of a foreign lease, and the time of our clock at which it was
-        first seen."""
+        """For each leased cell: the last renewal that another program wrote, and our monotonic
+        time when we first read it."""
 
     @property
     def damaged(self) -> set[str]:

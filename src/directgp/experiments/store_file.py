@@ -316,7 +316,10 @@ class StoreFile:
         return status.st_dev, status.st_ino
 
     def check_in_place(self) -> None:
-        """Raise `StoreError` if the file has been deleted, which a process that uses it allows."""
+        """Raise `StoreError` if the file was deleted or replaced.
+
+        POSIX allows that while it is open.
+        """
         if self._find() != self._place:
             _refuse_moved(self.path)
 

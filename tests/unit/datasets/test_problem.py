@@ -124,6 +124,12 @@ def test_a_class_may_be_called_not_another() -> None:
     assert problem.y.tolist() == repeated(1.0, 0.0, 2.0)
 
 
+def test_intervals_of_months_have_no_number_of_days() -> None:
+    intervals = pa.array([(1, 2, 3)] * ROWS, pa.month_day_nano_interval())
+    with pytest.raises(InvalidInputError, match=r"'a' has values of type month_day_nano_interval"):
+        prepared(small(a=intervals), dates="days")
+
+
 def test_decimals_that_may_be_thousands_have_a_note() -> None:
     texts = [f"{number:.3f}" for number in np.linspace(1.001, 8.999, ROWS)]
     problem = prepared(small(a=texts), decimals=(",", "."))

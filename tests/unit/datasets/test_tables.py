@@ -195,6 +195,17 @@ def test_what_is_known_of_a_file_is_not_guessed(tmp_path: Path) -> None:
         open_table(path, Reading(encoding="ascii")).read()
 
 
+@pytest.mark.parametrize("encoding", ["UTF-8", "utf8", "utf-8", "utf-16-le", "utf-16"])
+@pytest.mark.parametrize("header", [True, False])
+def test_a_byte_order_mark_is_no_text(encoding: str, header: bool, tmp_path: Path) -> None:
+    path = tmp_path / "t.csv"
+    mark = "" if encoding == "utf-16" else "\ufeff"
+    path.write_bytes(f"{mark}a,b\n1,2\n".encode(encoding))
+    table = open_table(path, Reading(encoding=encoding, header=header))
+    expected = {"a": [1], "b": [2]} if header else {"x1": ["a", "1"], "x2": ["b", "2"]}
+    assert table.read().to_pydict() == expected
+
+
 def test_spaces_around_names(tmp_path: Path) -> None:
     path = tmp_path / "t.csv"
     path.write_text(" a , b\n1,2\n")

@@ -28,7 +28,7 @@ TARGETS: dict[str, np.ndarray] = {
 def rows(target: str, task: Task) -> ScaledParts:
     y = TARGETS[target]
     train, validation, test = slice(0, 300), slice(300, 400), slice(400, 600)
-    data = CellData((X[train], y[train]), (X[validation], y[validation]), (X[test], y[test]))
+    data = CellData((X[train], y[train]), (X[validation], y[validation]), (X[test], y[test]), 300)
     return ScaledParts.of(data, task)
 
 
@@ -55,7 +55,7 @@ def test_the_mean_of_labels_is_their_share() -> None:
 
 @pytest.mark.parametrize("method", ["linear", "boosting"])
 def test_labels_of_one_class_are_predicted_by_their_share(method: str) -> None:
-    data = CellData((X[:20], np.ones(20)), (X[20:30], np.ones(10)), (X[30:50], np.ones(20)))
+    data = CellData((X[:20], np.ones(20)), (X[20:30], np.ones(10)), (X[30:50], np.ones(20)), 20)
     _, q = predict_baseline(method, "classification", ScaledParts.of(data, "classification"), 0)
     assert (q.mean > 10).all()
 
@@ -65,7 +65,9 @@ def of_classes() -> ScaledParts:
     y = np.digitize(X[:, 0] + 0.3 * X[:, 1], [-0.5, 0.7]).astype(np.float64)
     y[599] = 3.0
     train, valid, test = ((X[p], y[p]) for p in (slice(300), slice(300, 400), slice(400, 600)))
-    return ScaledParts.of(CellData(train, valid, test, num_classes=4), "classification")
+    return ScaledParts.of(
+        CellData(train, valid, test, len(train[1]), num_classes=4), "classification"
+    )
 
 
 @pytest.mark.parametrize("method", ["mean", "linear", "boosting"])
@@ -79,7 +81,7 @@ def test_several_classes_are_predicted_by_their_probabilities(method: str) -> No
     # A class without training rows has 10⁻⁶, before the sum is made 1.
     np.testing.assert_allclose(chances[:, 3], 1e-6, rtol=1e-5)
     if method == "mean":
-        shares = np.bincount(train, minlength=4) / len(train)
+        shares = np.bincount(train, minlength=4) / 300
         np.testing.assert_allclose(chances[0], shares, atol=2e-6)
     else:
         assert judged.means()["error"] < 0.1

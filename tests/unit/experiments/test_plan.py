@@ -61,12 +61,16 @@ def test_many_rows_are_not_all_trained_on() -> None:
             {"kernel": "cosine"},
             "kernel must be one of auto, rbf, matern12, matern32, matern52.",
         ),
+        ({"seed": -1}, "seed must be at least 0. Got -1."),
+        ({"dtype": "float16"}, "dtype must be 'float64' or 'float32'. Got 'float16'."),
+        ({"device": "tpu"}, "device must be 'cpu' or 'cuda'. Got 'tpu'."),
         ({"sizes": []}, "sizes must be of at least one value. Got none."),
         ({"sizes": [9]}, "sizes must be 'all' or from 10 to 220"),
         ({"likelihood": "probit"}, "likelihood must be one of gaussian, student_t, "),
         ({"methods": ["magic"]}, "methods must be of elbo, beta-elbo"),
     ],
 )
+@pytest.mark.usefixtures("without_shape_checks")
 def test_a_wrong_plan_is_refused(asked: dict[str, Any], words: str) -> None:
     with pytest.raises(InvalidInputError) as raised:
         make_plan(problem(n=400), **asked)

@@ -145,9 +145,9 @@ class Piece:
         return replace(self, start=self.start + start, stop=self.start + stop)
 
     def place(self, row: int) -> str:
-        """Return file, row group and row of a row of this piece, for error messages."""
+        """Return row, file and row group of a row of this piece, counted from 1, for messages."""
         at = self.start + row
-        return f"row {at + 1} (in row group {bisect_right(self.ends, at)}) of {self.path!r}"
+        return f"row {at + 1} of {self.path!r} (row group {bisect_right(self.ends, at) + 1})"
 
 
 def divide(file: Piece, min_rows: int) -> list[Piece]:

@@ -123,6 +123,9 @@ def measure_scaling(
         allowed = "of numbers whose squares are finite"
         remedy = "Give it in a larger unit."
         require(math.isfinite(scale), f"Column {name!r}", allowed, "larger ones", remedy)
+        allowed = "of numbers whose squares are not 0"
+        remedy = "Give it in a smaller unit."
+        require(scale > 0, f"Column {name!r}", allowed, "smaller ones", remedy)
     d = len(features)
     return Scaling(tuple(offsets[:d]), tuple(scales[:d]), *offsets[d:], *scales[d:])
 

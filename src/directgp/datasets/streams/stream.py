@@ -167,6 +167,8 @@ class RowStream:
         self._position = 0
         self._closed = False
         self._ahead: ReadAhead | None = None
+        # Ends the reader, also when the stream is collected as garbage.
+        self._end: weakref.finalize[..., RowStream] | None = None
 
     def next(self) -> Batch:
         """Wait for the next batch and return it."""
@@ -233,13 +235,15 @@ class RowStream:
             # At the beginning, or after an interrupt that left the reader ahead of the stream.
             self._stop()
             self._ahead = ReadAhead(self._rows.buffers(position))
-            weakref.finalize(self, self._ahead.close)
+            self._end = weakref.finalize(self, self._ahead.close)
             buffer = self._ahead.at(position)
         return buffer
 
     def _stop(self) -> None:
-        if self._ahead is not None:
-            self._ahead.close()
+        # A finalizer that is never called would keep the buffers of its reader.
+        if self._end is not None:
+            self._end()
+        self._end = None
         self._ahead = None
 
 

@@ -174,16 +174,16 @@ def test_bad_values_raise_when_read(
     pyarrow.parquet.write_table(pa.table(columns), path, row_group_size=2, write_statistics=False)
     assert refusal_met(ParquetRows(path, "y", weights="w", buffer_rows=3)) == (
         f"Column {column!r} must be {allowed}. Got {shown} in row 6"
-        f" (in row group 2) of {str(path)!r}."
+        f" of {str(path)!r} (row group 3)."
         " Fill in or leave out such rows when you write the file."
     )
 
 
 def test_negative_weights_and_overflow_raise_when_read(tmp_path: Path) -> None:
     path = write(tmp_path / "t.parquet", GOOD | {"w": [1.0, 1.0, -1.0, 1.0]})
-    assert "Got a weight below 0 in row 3 (" in refusal_met(ParquetRows(path, "y", weights="w"))
+    assert "Got a weight below 0 in row 3 of" in refusal_met(ParquetRows(path, "y", weights="w"))
     path = write(tmp_path / "t.parquet", GOOD | {"x": [1.0, 1e39, 0.0, 0.0]})
-    assert "must be finite in float32. Got 1e+39 in row 2 (in row group 0) of" in refusal_met(
+    assert "must be finite in float32. Got 1e+39 in row 2 of" in refusal_met(
         ParquetRows(path, "y", dtype="float32")
     )
     path = write(tmp_path / "t.parquet", GOOD | {"y": [1.0, np.nan, 0.0, 0.0]})
@@ -194,6 +194,10 @@ def test_impossible_scalings_raise(tmp_path: Path) -> None:
     rows = ParquetRows(write(tmp_path / "t.parquet", GOOD | {"x": [1e200, -1e200, 0.0, 0.0]}), "y")
     with pytest.raises(InvalidInputError, match=r"'x' must be of numbers whose squares are finite"):
         rows.standardised()
+    tiny = ParquetRows(write(tmp_path / "tiny.parquet", GOOD | {"x": [1e-200, 0.0, 0.0, 0.0]}), "y")
+    words = r"'x' must be of numbers whose squares are not 0\. .* Give it in a smaller unit\."
+    with pytest.raises(InvalidInputError, match=words):
+        tiny.standardised()
     with pytest.raises(InvalidInputError, match=r"scaling must be of 1 features, as the rows are"):
         rows.scaled(Scaling((0.0, 0.0), (1.0, 1.0)))
     path = write(tmp_path / "w.parquet", GOOD | {"w": [0, 0, 0, 0]})

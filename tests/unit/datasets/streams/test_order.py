@@ -85,9 +85,9 @@ def test_small_row_groups_are_read_together() -> None:
 @pytest.mark.parametrize(
     ("row", "place"),
     [
-        (0, "row 5 (in row group 1) of 'f'"),
-        (1, "row 6 (in row group 1) of 'f'"),
-        (2, "row 7 (in row group 3) of 'f'"),
+        (0, "row 5 of 'f' (row group 2)"),
+        (1, "row 6 of 'f' (row group 2)"),
+        (2, "row 7 of 'f' (row group 4)"),
     ],
 )
 def test_where_a_row_is_found(row: int, place: str) -> None:

@@ -3,6 +3,7 @@
 import gc
 import signal
 import threading
+import weakref
 from collections.abc import Generator, Iterator
 from pathlib import Path
 from typing import Any
@@ -53,6 +54,19 @@ def test_close_ends_the_thread_and_may_be_repeated(tmp_path: Path) -> None:
     stream.close()
     with pytest.raises(InvalidInputError, match=r"The stream must be open\. Got next\(\) after cl"):
         stream.next()
+
+
+def test_earlier_readers_are_not_kept(tmp_path: Path) -> None:
+    with numbered(tmp_path, [[30, 30], [40]], buffer_rows=10).batches(7, 0) as stream:
+        state = stream.state()
+        earlier = []
+        for _ in range(3):
+            stream.restore(state)
+            stream.next()
+            earlier.append(weakref.ref(stream._ahead))
+        stream.restore(state)
+        gc.collect()
+        assert [reader() for reader in earlier] == [None] * 3
 
 
 def test_garbage_collection_ends_the_thread(tmp_path: Path) -> None:
@@ -146,6 +160,7 @@ def test_a_forked_process_starts_its_own_reader(tmp_path: Path) -> None:
         expected = drawn(stream, 70)
     with rows.batches(7, 0) as stream:
         stream.next()
+        parent = stream._ahead
         with pytest.MonkeyPatch.context() as patch:
             # The process number is how a reader notices a fork.
             patch.setattr("os.getpid", lambda: -1)
@@ -153,6 +168,8 @@ def test_a_forked_process_starts_its_own_reader(tmp_path: Path) -> None:
             assert len(readers()) == 2
             stream.close()
             assert len(readers()) == 1
+        assert parent is not None
+        parent.close()
 
 
 @pytest.fixture
