@@ -150,3 +150,35 @@ def test_a_comparison_has_the_scores_of_classes(iris: Path) -> None:
     assert "each of which counts once for every class" in page
     assert "which should be 90" not in page
     assert "--likelihood softmax" in report["verdict"]["command"]
+
+
+@pytest.mark.parametrize(
+    ("stored", "positive", "rest"),
+    [
+        (True, "ill", True),
+        (False, "ill", False),
+        # Cards of earlier versions.
+        (None, "ill", True),
+        (None, None, False),
+    ],
+)
+def test_a_class_that_is_called_not_another_is_no_rest(
+    stored: bool | None, positive: str | None, rest: bool
+) -> None:
+    classes = ("not ill", "ill")
+    card = model_folder.ModelCard.model_construct(
+        classes=classes, positive=positive, one_against_rest=stored
+    )
+    assert card.has_one_against_rest == rest
+
+
+@pytest.mark.filterwarnings("ignore:.*not converged", "ignore:.*repeat another row")
+def test_labels_that_training_did_not_have_are_not_scored_as_class_0(here: Path) -> None:
+    labels = np.where(KINDS == 0, "ill", "not ill")
+    pq.write_table(pa.table({"length": X[:, 0], "width": X[:, 1], "kind": labels}), "t.parquet")
+    words = ("--target", "kind", "--positive", "ill", *FAST, "--out", "m")
+    assert run("fit", "t.parquet", *words).code == 0
+    labels[0] = "unsure"
+    pq.write_table(pa.table({"length": X[:, 0], "width": X[:, 1], "kind": labels}), "t.parquet")
+    answer = run("predict", "m", "t.parquet", "--out", "p.parquet")
+    assert answer.code == 1 and "Got other labels with their counts: 'unsure' (1)." in answer.err

@@ -69,7 +69,10 @@ class ModelCard(BaseModel):
     """Names of class 0, class 1, …"""
 
     positive: Text | None
-    """Class 1, where every other value of the target is class 0."""
+    """Class 1, if the user chose it."""
+
+    one_against_rest: bool | None = None
+    """Whether class 0 is every value but class 1; files of earlier versions lack this field."""
 
     exposure: Text | None
     """Column of exposures."""
@@ -94,6 +97,14 @@ class ModelCard(BaseModel):
 
     model_sha256: Sha256 | None = None
     """Checksum of the model file, which does not hold its own."""
+
+    @property
+    def has_one_against_rest(self) -> bool:
+        """Whether class 0 is every value but class 1."""
+        if self.one_against_rest is not None:
+            return self.one_against_rest
+        # Earlier versions said so by the name of class 0 alone.
+        return self.positive is not None and self.classes == (f"not {self.positive}", self.positive)
 
     @property
     def row_column(self) -> tuple[str, str] | None:
@@ -171,6 +182,7 @@ def card_of(opened: Opened) -> ModelCard:
     """Return the card of a model of the table; raise `InvalidInputError` if it cannot be saved."""
     problem = opened.problem
     facts = {n: getattr(problem, n) for n in ("name", "source", "task", "target", "classes")}
+    facts["one_against_rest"] = problem.one_against_rest
     facts |= {n: opened.columns.get(n) for n in (*ROW_CONSTANTS, "weights")}
     from directgp.environment import versions
 

@@ -156,7 +156,8 @@ def _targets(
     """Return the targets, None if none is a number, and what is wrong with others, by row."""
     if card.classes is not None:
         remedy = "Correct or remove these rows, or ignore the target with --no-score."
-        return encode_classes(column, card.target, card.classes, remedy), {}
+        rest = card.has_one_against_rest
+        return encode_classes(column, card.target, card.classes, rest, remedy), {}
     values, faults = _numbers(column, card.target, decimals)
     return (None, {}) if np.isnan(values).all() else (values, faults)
 

@@ -83,6 +83,9 @@ class Problem:
     needed: dict[str, NDArray[np.float64]] = field(default_factory=dict)
     """Columns besides the features, such as weights, each of shape (n,)."""
 
+    one_against_rest: bool = False
+    """Whether class 0 is every label but that of class 1."""
+
     @property
     def num_classes(self) -> int:
         """Number of classes; 2 for targets that are no labels."""
@@ -298,7 +301,7 @@ def prepare(
         encoding = Encoding.learn(used.select(names), read.formats, missing)
     with collected(read.problems):
         labels = used.column(target)
-        found_task, y, classes, target_notes = encode_target(labels, target, task, positive, rows)
+        encoded = encode_target(labels, target, task, positive, rows)
     numbers = {}
     for column_name in (name for name in needed if name in read.arrays):
         column = used.column(column_name)
@@ -316,17 +319,28 @@ def prepare(
     constant = [column_name for column_name in names if column_name not in varying]
     all_notes = [
         *read.notes,
-        *target_notes,
+        *encoded.notes,
         *(f"Left out because it has one value only: {column_name!r}." for column_name in constant),
         *_encoding_notes(encoding),
     ]
     used = table.select(list(encoding.column_names)).take(pa.array(rows))
     X = encoding.encode(used).X
     features = encoding.feature_names
-    texts = source, tuple(all_notes)
-    return Problem(
-        name, found_task, target, features, X, y, classes, *texts, rows, numbers
-    ), encoding
+    problem = Problem(
+        name=name,
+        task=encoded.task,
+        target=target,
+        feature_names=features,
+        X=X,
+        y=encoded.y,
+        classes=encoded.classes,
+        source=source,
+        notes=tuple(all_notes),
+        rows=rows,
+        needed=numbers,
+        one_against_rest=encoded.one_against_rest,
+    )
+    return problem, encoding
 
 
 def _rows_to_use(

@@ -1,7 +1,7 @@
 """Guess the task of a target column and encode it as numbers."""
 
 from collections.abc import Mapping
-from typing import NoReturn
+from typing import NamedTuple, NoReturn
 
 import numpy as np
 import pyarrow as pa
@@ -81,14 +81,33 @@ def _why_not_counts(numbers: NDArray[np.float64]) -> str | None:
     return None
 
 
+class EncodedTarget(NamedTuple):
+    """The target of a table as numbers."""
+
+    task: Task
+    """Kind of the target."""
+
+    y: NDArray[np.float64]
+    """The numbers, of shape (n,)."""
+
+    classes: tuple[str, ...] | None
+    """Names of the classes; None for numbers."""
+
+    one_against_rest: bool
+    """Whether class 0 is every label but that of class 1."""
+
+    notes: list[str]
+    """Notes for the user."""
+
+
 def encode_target(
     column: pa.ChunkedArray,
     name: str,
     task: Task | None,
     positive: str | None,
     rows: NDArray[np.int64],
-) -> tuple[Task, NDArray[np.float64], tuple[str, ...] | None, list[str]]:
-    """Return the task, the target of these rows as numbers, the names of its classes, and notes."""
+) -> EncodedTarget:
+    """Encode the target of these rows, with the task as given or guessed."""
     notes = []
     if task is None and positive is not None:
         task = "classification"
@@ -104,7 +123,7 @@ def encode_target(
         if (y == y[0]).all():
             got = f"{y[0]:g} in every row"
             refuse(f"The target {name!r}", "different in some rows", got, "Name another target.")
-        return task, y, None, notes
+        return EncodedTarget(task, y, None, False, notes)
     is_number = kind_of(column.type) == "number"
     if is_number:
         _numbers(column, name, task, rows)
@@ -113,32 +132,46 @@ def encode_target(
     if len(classes) > 2:
         rows_of = counted({label: counts[label] for label in classes})
         notes.append(f"The {len(classes)} classes in order, with their numbers of rows: {rows_of}.")
-        return task, encode_classes(column, name, classes), classes, notes
+        y = encode_classes(column, name, classes)
+        return EncodedTarget(task, y, classes, False, notes)
     ones = counts[classes[1]]
     sizes = [plural(len(column) - ones, "row"), plural(ones, "row")]
     note = f"Class 1 is {classes[1]!r} ({sizes[1]}), class 0 is {classes[0]!r} ({sizes[0]})"
     hint = "" if positive else f"; --positive {shell_word(classes[0])} exchanges them"
-    return task, encode_classes(column, name, classes), classes, [*notes, f"{note}{hint}."]
+    one_against_rest = positive is not None and len(counts) > 2
+    y = encode_classes(column, name, classes, one_against_rest)
+    return EncodedTarget(task, y, classes, one_against_rest, [*notes, f"{note}{hint}."])
 
 
 def coded(
-    column: pa.ChunkedArray, name: str, task: Task, classes: tuple[str, ...] | None
+    column: pa.ChunkedArray,
+    name: str,
+    task: Task,
+    classes: tuple[str, ...] | None,
+    one_against_rest: bool = False,
 ) -> NDArray[np.float64]:
-    """Encode the target of new data, without missing values, as in training."""
+    """Encode the target of new data, without missing values, as in training.
+
+    With `one_against_rest` every label but the second class is class 0.
+    """
     if classes is None:
         return _numbers(column, name, task, np.arange(len(column), dtype=np.int64))
-    return encode_classes(column, name, classes)
+    return encode_classes(column, name, classes, one_against_rest)
 
 
 def encode_classes(
     column: pa.ChunkedArray,
     name: str,
     classes: tuple[str, ...],
+    one_against_rest: bool = False,
     remedy: str = "Correct or remove these rows.",
 ) -> NDArray[np.float64]:
-    """Return the place of each label among the classes, NaN if missing; raise for other labels."""
+    """Return the place of each label among the classes, NaN if missing; raise for other labels.
+
+    With `one_against_rest` there are no other labels: all but the second class are class 0.
+    """
     text = _labels(column, name)
-    if len(classes) == 2 and classes[0] == f"not {classes[1]}":
+    if one_against_rest:
         return to_numbers(pc.equal(text, classes[1]))
     is_class = pc.is_in(text, value_set=pa.array([*classes, None], pa.string()))
     others = level_counts(text.filter(pc.invert(is_class)))

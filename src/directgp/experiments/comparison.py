@@ -69,10 +69,10 @@ def compare(
         complete = runner.run(cells, pool, time_budget)
         asked = plan.repeats
         if not complete:
-            ended = {record.cell for record in opened.records(cells)}
-            ended |= {failure.cell for failure in opened.failures(cells)}
+            view = opened.view()
+            ended = view.finished | view.failed.keys()
             # A cell that failed in an earlier run and was not tried again also counts as ended.
-            left = min((cell.repeat for cell in cells if cell not in ended), default=asked)
+            left = min((cell.repeat for cell in cells if cell.key not in ended), default=asked)
             # Of a single repeat, what was finished is better than nothing.
             plan = replace(plan, repeats=max(left, 1))
             cells = plan.cells()

@@ -167,7 +167,9 @@ def test_two_labels_make_a_classification(
     one = {"true": True, "false": False}.get(classes[1], classes[1])
     expected = [float(value == (type(value)(one) if one is not True else True)) for value in column]
     assert problem.y.tolist() == expected
-    again = coded(pa.chunked_array([column]), "y", "classification", classes)
+    assert problem.one_against_rest == (len(labels) > 2 and positive is not None)
+    rest = problem.one_against_rest
+    again = coded(pa.chunked_array([column]), "y", "classification", classes, rest)
     assert again.tolist() == expected
     assert problem.notes[-1].startswith(f"Class 1 is {classes[1]!r} ({sum(expected):.0f} rows)")
 
@@ -218,7 +220,7 @@ def test_missing_labels_and_other_labels_of_three_classes() -> None:
 def test_new_targets_are_coded_as_in_training() -> None:
     assert coded(pa.chunked_array([[1, 2]]), "y", "count", None).tolist() == [1.0, 2.0]
     assert coded(
-        pa.chunked_array([["c", "b"]]), "y", "classification", ("not b", "b")
+        pa.chunked_array([["c", "b"]]), "y", "classification", ("not b", "b"), True
     ).tolist() == [0, 1]
     with pytest.raises(InvalidInputError) as refusal:
         coded(pa.chunked_array([["a", "c", "c"]]), "y", "classification", ("a", "b"))
@@ -226,6 +228,10 @@ def test_new_targets_are_coded_as_in_training() -> None:
         "The target 'y' must be of the classes 'a' and 'b'. Got other labels with their counts:"
         " 'c' (2). Correct or remove these rows."
     )
+    # The name of a class says nothing about the rest.
+    with pytest.raises(InvalidInputError, match=r"other labels with their counts: 'unsure' \(1\)"):
+        labels = pa.chunked_array([["ill", "unsure"]])
+        coded(labels, "y", "classification", ("not ill", "ill"))
     with pytest.raises(InvalidInputError, match="whole numbers of at least 0"):
         coded(pa.chunked_array([[1.5]]), "y", "count", None)
 
