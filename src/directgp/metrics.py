@@ -101,7 +101,8 @@ ECE = Score(
 COVERED = Score(
     "coverage",
     "coverage",
-    "Share of rows whose target lies in the central 90 % interval.",
+    "Share of rows whose target lies in the central 90 % interval; a count at its end counts in "
+    "part, so that calibrated counts have a coverage of 90 %, too.",
     "nominal",
     True,
 )
@@ -232,7 +233,11 @@ def judge(
         "mre": lambda: (mean - y).abs() / y.clamp(min=1),
         "crps": lambda: scale * predictive_crps(likelihood, y, marginals),
         "brier": lambda: _squares(y, mean, chances),
-        "coverage": lambda: ((lower <= y) & (y <= upper)).to(mean),
+        "coverage": lambda: (
+            _central_share(below, up_to)
+            if task == "count"
+            else ((lower <= y) & (y <= upper)).to(mean)
+        ),
     }
     names = ["mse" if score is RMSE else score.name for score in SCORES[task]]
 
@@ -285,6 +290,16 @@ def _of_classes(likelihood: Any, y: Row, marginals: Marginals) -> _Predicted:
 
 
 _ENDS = (0.5 * (1 - COVERAGE), 0.5 * (1 + COVERAGE))
+
+
+def _central_share(below: Row, up_to: Row) -> Row:
+    """Return the share of P(Y < y) to P(Y ≤ y) that is central; its mean is 0.9 if calibrated.
+
+    The interval itself has whole counts, and so a larger probability than 0.9.
+    """
+    low, high = _ENDS
+    central = (up_to.clamp(max=high) - below.clamp(min=low)).clamp(min=0)
+    return central / (up_to - below).clamp(min=torch.finfo(up_to.dtype).tiny)
 
 
 def _wrong(y: Row, mean: Row, chances: Chances | None) -> Tensor:
