@@ -51,7 +51,8 @@ def calibration(findings: Findings, row: RankingRow) -> str:
     if "coverage" in row.scores:
         share = row.scores["coverage"].mean
         rows = sum(run.outcome.num_test for run in runs)
-        chance = 2 * math.sqrt(COVERAGE * (1 - COVERAGE) / max(rows, 1))
+        times = _times(findings, rows)
+        chance = 2 * math.sqrt(times * COVERAGE * (1 - COVERAGE) / rows)
         judged = "as they should"
         if abs(share - COVERAGE) > max(_NEAR_COVERAGE, chance):
             much = "somewhat too" if abs(share - COVERAGE) <= _MODERATE_COVERAGE else "too"
@@ -63,9 +64,7 @@ def calibration(findings: Findings, row: RankingRow) -> str:
         return f"The probabilities of {name} are not finite"
     bins_of_labels = reliability(*predictions.one_against_rest())
     error = bins_of_labels.expected_error
-    rows = len(predictions.mean)
-    # The probability that a row is also a test row of another given repeat.
-    times = 1 + (rows - rows / len(runs)) / findings.comparison.plan.data.num_rows
+    times = _times(findings, len(predictions.mean))
     judged = "not calibrated"
     # Most of many classes have small probabilities, which are near their shares in any case.
     classes = 2 if predictions.chances is None else predictions.chances.shape[1]
@@ -74,6 +73,15 @@ def calibration(findings: Findings, row: RankingRow) -> str:
     elif error <= bins_of_labels.error_by_chance(times):
         judged = "as near the observed shares as so few rows can show"
     return f"The probabilities of {name} are {judged}, off by {percent(error, 1)} on average"
+
+
+def _times(findings: Findings, rows: int) -> float:
+    """Return the factor of the variance of a share of test rows, as repeats share some of them.
+
+    Two test rows of different repeats are the same one with probability 1/n, n rows of the table.
+    """
+    of_other_repeats = rows - rows / findings.num_repeats
+    return 1 + of_other_repeats / findings.comparison.plan.data.num_rows
 
 
 def steps_allowed(plan: Plan) -> str:
