@@ -514,7 +514,8 @@ def _mean_and_error(values: Sequence[float]) -> tuple[float, float]:
 
 def _dependence(findings: Findings, method: Method) -> Picture | None:
     """Draw the mean of y along the most important features."""
-    runs = findings.runs(method.name)[:1]
+    # Only the first repeat has curves.
+    runs = findings.finished(method.name)[:1]
     explanations = [
         run.explanation for run in runs if run.explanation and len(run.explanation.features)
     ]

@@ -120,15 +120,16 @@ def _failures(findings: Findings) -> Iterator[str]:
         yield f"{len(comparison.failed)} of {fits} failed; {listed} listed below."
     shown = {row.method for row in findings.ranking}
     absent = [m for m in comparison.plan.methods if shown and m not in shown]
-    none = [m.name_in_text for m in absent if not findings.runs(m.name)]
-    few = [m.name_in_text for m in absent if findings.runs(m.name)]
+    none = [m.name_in_text for m in absent if not findings.finished(m.name)]
+    few = [m.name_in_text for m in absent if findings.finished(m.name)]
     size = plural(findings.size, "training row")
     for names, finished in ((none, "no repeat"), (few, "too few repeats")):
         if names:
             yield f"With {size}, {joined(names)} finished {finished} and cannot be compared."
     if 0 < findings.num_repeats < comparison.plan.repeats:
-        compared = f"the {plural(findings.num_repeats, 'repeat')} that all methods finished"
-        yield f"Only {compared} (of {comparison.plan.repeats}) are compared."
+        compared = f"{findings.num_repeats} of {plural(comparison.plan.repeats, 'repeat')}"
+        which = "the one" if findings.num_repeats == 1 else "those"
+        yield f"Compared: {compared}, {which} that all methods finished."
 
 
 def _few_repeats(findings: Findings) -> Iterator[str]:
