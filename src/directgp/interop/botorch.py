@@ -14,7 +14,6 @@ from typing_extensions import override
 
 from directgp.errors import UnsupportedError, refuse, require, require_extra
 from directgp.likelihoods.base import ConjugateLikelihood, Likelihood, broadcast_shape
-from directgp.likelihoods.heteroscedastic import HeteroscedasticGaussian
 from directgp.numerics.linalg import Cholesky, jittered_cholesky
 from directgp.posteriors.sparse import Joint, SparsePosterior
 
@@ -257,10 +256,10 @@ def _parts(
 
 
 def _mean_latent(posterior: SparsePosterior, likelihood: Likelihood | None) -> SparsePosterior:
-    """Return the one latent function, or the mean of y of the two of heteroscedastic noise."""
+    """Return the one latent function, or the first one if the others are variances of y."""
     if posterior.num_latent == 1:
         return posterior
-    if isinstance(likelihood, HeteroscedasticGaussian):
+    if likelihood is not None and posterior.num_latent == 1 + len(likelihood.units.log_variances):
         return posterior.latent(0)
     refuse(
         _SOURCE_OWNER,
