@@ -152,8 +152,10 @@ def canvas(ax: "Axes | None", size: tuple[float, float] = WIDE) -> "Axes":
 
 
 def axis_name(name: str, width: int = 48) -> str:
-    """Wrap a name for an axis, make it visible, and escape dollar signs."""
-    return textwrap.fill(visible(name, keep="\n"), width).replace("$", r"\$")
+    """Wrap a name for an axis or a legend, make it visible, and escape dollar signs."""
+    text = textwrap.fill(visible(name, keep="\n"), width).replace("$", r"\$")
+    # matplotlib leaves labels that begin with "_" out of legends: a space without width leads.
+    return f"\u200b{text}" if text.startswith("_") else text
 
 
 def lines_of_text(ax: "Axes") -> float:
