@@ -79,7 +79,8 @@ _RASTERIZED = 300
 """More points than this are stored as pixels in vector formats."""
 
 _FAR = 4.0
-"""A value is an outlier this many 60 % quantiles above the lowest value."""
+"""A value is an outlier if its distance from the lowest value is more than this many times the 60 %
+quantile of these distances."""
 
 _MIN_RANGE = 1e-3
 """Smallest range of an axis, as a share of its values."""

@@ -399,26 +399,26 @@ def fit_command(
 
 
 @final
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Verdict:
     """How good the predictions are, which method to use, and why."""
 
-    quality: str
+    quality: str = ""
     """Answer to "is it good?"; empty if nothing can be compared."""
 
     choice: str
     """Answer to "which one?"."""
 
-    terms: tuple[str, ...]
+    terms: tuple[str, ...] = ()
     """Definitions of the words in `choice`."""
 
-    method: Method | None
+    method: Method | None = None
     """The method to use; None if nothing was finished."""
 
-    command: str
-    """The command that trains the method."""
+    command: str = ""
+    """The command that trains the method; empty without a method."""
 
-    details: tuple[str, ...]
+    details: tuple[str, ...] = ()
     """The statistics behind the answers."""
 
     cautions: tuple[str, ...]
@@ -439,15 +439,7 @@ def verdict(findings: Findings) -> Verdict:
             nothing = "No method has a finite NLL: nothing can be recommended"
         elif findings.comparison.runs:
             nothing = "No repeat was finished by all methods: there is nothing to compare"
-        return Verdict(
-            quality="",
-            choice=f"{nothing}.",
-            terms=(),
-            method=None,
-            command="",
-            details=(),
-            cautions=cautions(findings),
-        )
+        return Verdict(choice=f"{nothing}.", cautions=cautions(findings))
     best = min(finite, key=lambda row: row.scores["nll"].mean)
     elbo = findings.elbo
     default = findings.row(DEFAULT.name)
