@@ -66,7 +66,7 @@ class Score:
     """Name of the score in reports."""
 
     about: str
-    """The definition, in one sentence."""
+    """The definition, and how to read a value."""
 
     better: Literal["lower", "nominal"] = "lower"
     """"nominal" if values near `COVERAGE` are better."""
@@ -75,7 +75,13 @@ class Score:
     """Whether the score is a share of the rows."""
 
 
-NLL = Score("nll", "NLL", "Mean negative log density or probability of the targets.")
+NLL = Score(
+    "nll",
+    "NLL",
+    "Negative log-likelihood: the mean of −log of the predicted probability (or density) of the "
+    "actual value, in nats. Lower is better; it evaluates the mean and the uncertainty together, "
+    "and a difference of 0.1 is a factor of 1.1 in probability.",
+)
 RMSE = Score(
     "rmse", "RMSE", "Root of the mean squared error of the predicted mean, in the target's units."
 )
@@ -85,7 +91,11 @@ ERROR = Score(
 )
 MRE = Score("mre", "MRE", "Mean of |predicted mean − y| / max(1, y).")
 CRPS = Score(
-    "crps", "CRPS", "Mean continuous ranked probability score, in the units of the target."
+    "crps",
+    "CRPS",
+    "Continuous ranked probability score: the distance of the predicted distribution from the "
+    "actual value, in the units of the target. Lower is better; it is less sensitive to outliers "
+    "than NLL.",
 )
 BRIER = Score(
     "brier",
@@ -101,8 +111,9 @@ ECE = Score(
 COVERED = Score(
     "coverage",
     "coverage",
-    "Share of rows whose target lies in the central 90 % interval; a count at its end counts in "
-    "part, so that calibrated counts have a coverage of 90 %, too.",
+    "Share of test rows inside their central 90 % interval; a count at its end counts in part. It "
+    "should be near 90 %; more means that the intervals are too wide, less that they are too "
+    "narrow.",
     "nominal",
     True,
 )
