@@ -66,7 +66,7 @@ class Score:
     """Name of the score in reports."""
 
     about: str
-    """The definition, in one sentence."""
+    """The definition, and how to read a value."""
 
     better: Literal["lower", "nominal"] = "lower"
     """"nominal" if values near `COVERAGE` are better."""
@@ -75,7 +75,13 @@ class Score:
     """Whether the score is a share of the rows."""
 
 
-NLL = Score("nll", "NLL", "Mean negative log density or probability of the targets.")
+NLL = Score(
+    "nll",
+    "NLL",
+    "Negative log-likelihood: the mean of −log of the predicted probability (or density) of the "
+    "actual value, in nats. Lower is better; it evaluates the mean and the uncertainty together, "
+    "and a difference of 0.1 is a factor of 1.1 in probability.",
+)
 RMSE = Score(
     "rmse", "RMSE", "Root of the mean squared error of the predicted mean, in the target's units."
 )
@@ -85,7 +91,11 @@ ERROR = Score(
 )
 MRE = Score("mre", "MRE", "Mean of |predicted mean − y| / max(1, y).")
 CRPS = Score(
-    "crps", "CRPS", "Mean continuous ranked probability score, in the units of the target."
+    "crps",
+    "CRPS",
+    "Continuous ranked probability score: the distance of the predicted distribution from the "
+    "actual value, in the units of the target. Lower is better; it is less sensitive to outliers "
+    "than NLL.",
 )
 BRIER = Score(
     "brier",
@@ -101,7 +111,9 @@ ECE = Score(
 COVERED = Score(
     "coverage",
     "coverage",
-    "Share of rows whose target lies in the central 90 % interval.",
+    "Share of test rows inside their central 90 % interval; a count at its end counts in part. It "
+    "should be near 90 %; more means that the intervals are too wide, less that they are too "
+    "narrow.",
     "nominal",
     True,
 )
@@ -232,7 +244,11 @@ def judge(
         "mre": lambda: (mean - y).abs() / y.clamp(min=1),
         "crps": lambda: scale * predictive_crps(likelihood, y, marginals),
         "brier": lambda: _squares(y, mean, chances),
-        "coverage": lambda: ((lower <= y) & (y <= upper)).to(mean),
+        "coverage": lambda: (
+            _central_share(below, up_to)
+            if task == "count"
+            else ((lower <= y) & (y <= upper)).to(mean)
+        ),
     }
     names = ["mse" if score is RMSE else score.name for score in SCORES[task]]
 
@@ -285,6 +301,16 @@ def _of_classes(likelihood: Any, y: Row, marginals: Marginals) -> _Predicted:
 
 
 _ENDS = (0.5 * (1 - COVERAGE), 0.5 * (1 + COVERAGE))
+
+
+def _central_share(below: Row, up_to: Row) -> Row:
+    """Return the share of P(Y < y) to P(Y ≤ y) that is central; its mean is 0.9 if calibrated.
+
+    The interval itself has whole counts, and so a larger probability than 0.9.
+    """
+    low, high = _ENDS
+    central = (up_to.clamp(max=high) - below.clamp(min=low)).clamp(min=0)
+    return central / (up_to - below).clamp(min=torch.finfo(up_to.dtype).tiny)
 
 
 def _wrong(y: Row, mean: Row, chances: Chances | None) -> Tensor:

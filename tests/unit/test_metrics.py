@@ -47,6 +47,19 @@ def test_units_of_the_target() -> None:
         assert getattr(found, name).tolist() == pytest.approx((100 + 20 * before).tolist())
 
 
+@pytest.mark.parametrize("rate", [0.4, 1.0, 3.0, 20.0])
+def test_calibrated_counts_have_the_coverage_of_their_intervals(rate: float) -> None:
+    """E over all counts of their central share is 0.9; intervals of whole counts hold more."""
+    y = torch.arange(80).double()
+    f = Marginals(torch.full_like(y, math.log(rate)), torch.full_like(y, 1e-12))
+    found = judge("count", Poisson(), y, f)
+    chances = stats.poisson.pmf(y, rate)
+    assert float(chances @ found.scores["coverage"].numpy()) == pytest.approx(0.9, abs=1e-6)
+    inside = (found.lower <= y) & (y <= found.upper)
+    assert float(chances @ inside.numpy()) > 0.9
+    assert set(found.scores["coverage"].tolist()) >= {0.0}
+
+
 def test_labels() -> None:
     found = judge("classification", Probit(), torch.tensor([1.0, 1.0, 0.0]).double(), Q)
     p = stats.norm.cdf(MEAN / (1 + VARIANCE).sqrt())

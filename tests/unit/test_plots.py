@@ -316,6 +316,15 @@ def test_many_classes_have_a_line_each_and_those_that_vary_most_are_drawn() -> N
     assert low < -1.1 and high > 1.1
 
 
+def test_names_that_begin_with_an_underscore_are_in_the_legend() -> None:
+    """matplotlib leaves such labels out."""
+    x = np.linspace(0, 1, 5)
+    chances = np.stack([x, 1 - x, 0 * x], 1)
+    ax = plots.plot_label_curve(x, chances, classes=["_other", "low", "_high"], ax=fresh())
+    draw(ax)
+    assert legend(ax) == ["\u200b_other", "low", "\u200b_high"]
+
+
 def test_panels_share_a_range_and_a_legend() -> None:
     found = [SMOOTH, COARSE, SMOOTH, SMOOTH]
     axes = plots.plot_partial_dependence(found)

@@ -36,9 +36,9 @@ class SparseGPEstimator(PredictingEstimator):
         """Return mean and standard deviation of f, without the noise of y.
 
         For real-valued targets f has their units; for labels and counts it is on the scale of the
-        likelihood's link, for an exposure of 1. For the likelihoods "gamma" and "log_normal" f is
-        on the scale of log y, for "beta" on the scale of log(y/(1 − y)). Several latent functions,
-        such as one for each of three classes, have one column each.
+        likelihood's link, for an exposure of 1. For the likelihoods "gamma", "log_normal" and
+        "weibull" f is on the scale of log y, for "beta" on the scale of log(y/(1 − y)). Several
+        latent functions, such as one for each of three classes, have one column each.
         """
         mean, std = self._over_blocks(
             X, "predict_latent", lambda _, q, rows: (q.mean, q.variance.sqrt())

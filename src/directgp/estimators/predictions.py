@@ -45,11 +45,8 @@ class PredictingEstimator(TrainableEstimator):
 
     def _latent_in_units(self, mean: Column, std: Column, p: int) -> tuple[Column, Column]:
         """Return mean and deviation of a latent in the units of the targets, or on its scale."""
-        if p in self.likelihood_.units.log_variances:
-            return mean + 2 * self.scalings_.targets.log_scale, std
-        if self.likelihood_.latent_scale:
-            return mean + self.likelihood_.units.latent_offset, std
-        return self.scalings_.targets_in_units(mean), self.scalings_.deviations_in_units(std)
+        scaling = self.scalings_.of_latent(self.likelihood_, p)
+        return scaling.backward(mean[:, None])[:, 0], scaling.backward_deviation(std[:, None])[:, 0]
 
     def _over_blocks(
         self,

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from directgp.estimators.validation import RowValues
+from directgp.likelihoods.base import Likelihood
 from directgp.registry import ROW_CONSTANTS
 
 Column = Float64[np.ndarray, " n"]
@@ -257,6 +258,19 @@ class Scalings:
     def deviations_in_units(self, std: Float64[np.ndarray, "..."]) -> Float64[np.ndarray, "..."]:
         """Return standard deviations of scaled targets in the units of the user."""
         return self.targets.backward_deviation(std[..., None])[..., 0]
+
+    def of_latent(self, likelihood: Likelihood, index: int = 0) -> ColumnScaling:
+        """Return the scaling between a reported latent and the latent of training.
+
+        The reported latent has the units of the targets, or the scale of the likelihood's link.
+        """
+        if index in likelihood.units.log_variances:
+            shift = 2 * self.targets.log_scale
+        elif likelihood.latent_scale:
+            shift = likelihood.units.latent_offset
+        else:
+            return self.targets
+        return replace(ColumnScaling.identity(1), shift=np.array([shift]))
 
     def scaled_rows(self, row_values: RowValues, exact: bool = False) -> Column:
         """Return row values in the units of training; `exact` for densities, without rounding."""

@@ -83,7 +83,7 @@ def ranking(comparison: Comparison, size: int) -> tuple[RankingRow, ...]:
     finished = {m: sum((m.name, r) in runs for r in range(plan.repeats)) for m in plan.methods}
     # A method that failed in most repeats is left out: too few common repeats would remain.
     methods = [m for m, n in finished.items() if n and 2 * n >= max(finished.values())]
-    repeats = [r for r in range(plan.repeats) if all((m.name, r) in runs for m in methods)]
+    repeats = common_repeats(comparison, size, methods)
     if not methods or not repeats:
         return ()
     tables = {
@@ -106,6 +106,15 @@ def ranking(comparison: Comparison, size: int) -> tuple[RankingRow, ...]:
         )
         for i, method in enumerate(methods)
     )
+
+
+def common_repeats(comparison: Comparison, size: int, methods: Sequence[Method]) -> list[int]:
+    """Return the repeats that all of these methods have finished at one training size."""
+    finished = {
+        (run.cell.method, run.cell.repeat) for run in comparison.runs if run.cell.size == size
+    }
+    every = range(comparison.plan.repeats)
+    return [repeat for repeat in every if all((m.name, repeat) in finished for m in methods)]
 
 
 def scores_of(comparison: Comparison) -> tuple[Score, ...]:

@@ -15,7 +15,9 @@ from directgp.export.family import TOLERANCE, Outputs, Rows, TargetFamily, table
 from directgp.export.latents import Latent
 from directgp.export.program import Value, concatenate
 from directgp.export.tables import Axis, Interpolant, tabulate
+from directgp.integration.contract import has
 from directgp.likelihoods.base import Likelihood
+from directgp.likelihoods.capabilities import BoundedCounts
 from directgp.numerics.roots import OUTSIDE, increasing_root, rounded_down
 from directgp.predictive import predictive_cdf, predictive_quantiles, predictive_variance
 from directgp.predictive.api import point_prediction
@@ -73,7 +75,8 @@ class _CountQuantile:
         if largest == 0:
             return 0.0 * q.mean
         # Tabulate every count if there is a largest one: near it t_k is not smooth in k.
-        number = largest if self.family.bounded else min(largest, _EXPLICIT)
+        bounded = has(self.family.likelihood, BoundedCounts)
+        number = largest if bounded else min(largest, _EXPLICIT)
         s = q.deviation
         axis = Axis(0.0, q.largest_deviation)
         table = tabulate(lambda s: self.thresholds(np.arange(float(number)), s), [axis], TOLERANCE)

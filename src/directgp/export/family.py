@@ -12,9 +12,7 @@ from torch import Tensor
 from directgp.export.latents import Latent
 from directgp.export.program import Value
 from directgp.export.tables import Axis, Interpolant, tabulate
-from directgp.integration.contract import has
 from directgp.likelihoods.base import Likelihood
-from directgp.likelihoods.capabilities import BoundedCounts
 from directgp.shapes import Marginals
 
 TOLERANCE = 1e-8
@@ -64,11 +62,6 @@ class TargetFamily:
             return self.likelihood
         values = torch.full((rows,), self.row_value, dtype=torch.float64)
         return self.likelihood.with_row_values(values)
-
-    @property
-    def bounded(self) -> bool:
-        """Whether there is a largest count."""
-        return has(self.likelihood, BoundedCounts)
 
     def in_units(self, y: Value) -> Value:
         """Return scaled targets in the units of the user."""

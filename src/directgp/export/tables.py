@@ -27,7 +27,7 @@ _RATIOS = (10.0, 100.0, 1000.0)
 """Ratios of the range to the scale on which a function may vary near 0."""
 
 _SLACK = 10.0
-"""Largest error between the nodes, in tolerances of the last coefficients."""
+"""The error between the nodes may be this many times the tolerance for the last coefficients."""
 
 _BETWEEN = np.array([-0.97, -0.41, 0.13, 0.79])
 """Places between the nodes."""

@@ -73,7 +73,10 @@ class DirectModel(Model):
     ----------
     fitted : estimator of directgp or SparsePosterior
         Inputs and values of f are in the units of its X and y. For a classifier or a regressor of
-        counts f is the latent function, on the scale of the link, for an exposure of 1.
+        counts f is the latent function, on the scale of the link, for an exposure of 1; for the
+        likelihoods "gamma", "log_normal" and "weibull" it is on the scale of log y, for "beta" on
+        the scale of log(y/(1 − y)), as in `predict_latent`. For "heteroscedastic" f is the latent
+        mean of y.
     likelihood : Likelihood
         The likelihood of a `SparsePosterior`, for `observation_noise`; an estimator has its own.
 
@@ -93,11 +96,11 @@ class DirectModel(Model):
     x_scale: Tensor
     """Scale of each input."""
 
-    y_shift: Tensor
-    """Shift of y."""
+    f_shift: Tensor
+    """Shift of f."""
 
-    y_scale: Tensor
-    """Scale of y."""
+    f_scale: Tensor
+    """Scale of f."""
 
     noise_variance: Tensor | None
     """Variance of Gaussian noise in squared units of y, None without a Gaussian likelihood."""
@@ -120,7 +123,7 @@ class DirectModel(Model):
         self._likelihood = None if own_likelihood is None else type(own_likelihood).__name__
         variance = None
         if isinstance(own_likelihood, ConjugateLikelihood):
-            variance = own_likelihood.noise.detach().to(self.y_scale) * self.y_scale.square()
+            variance = own_likelihood.noise.detach().to(self.f_scale) * self.f_scale.square()
         self.register_buffer("noise_variance", variance)
         for name, value in self.q.factor()._asdict().items():
             self.register_buffer(name, value)
@@ -170,7 +173,7 @@ class DirectModel(Model):
         return posterior if posterior_transform is None else posterior_transform(posterior, X)
 
     def joint(self, X: Tensor) -> Joint:
-        """Return mean and covariance of f, in the units of y."""
+        """Return mean and covariance of f, in the units of y or on the scale of the link."""
         d = len(self.x_shift)
         fits = X.ndim >= 2 and X.shape[-1] == d
         require(fits, "X of DirectModel", f"of shape (..., q, {d})", f"shape {tuple(X.shape)}")
@@ -179,7 +182,7 @@ class DirectModel(Model):
         require(X.device == home, "X of DirectModel", f"on the device {home}", X.device, remedy)
         scaled = (X.double() - self.x_shift) / self.x_scale
         f = self.q.joint(scaled, Cholesky(self.L, self.jitter))
-        return Joint(self.y_shift + self.y_scale * f.mean, self.y_scale.square() * f.covariance)
+        return Joint(self.f_shift + self.f_scale * f.mean, self.f_scale.square() * f.covariance)
 
     def _noise(self, noise: bool | Tensor, shape: torch.Size) -> Tensor:
         """Return the given noise variances, or the likelihood's, of shape (..., q)."""
@@ -225,18 +228,21 @@ class DirectModel(Model):
 def _parts(
     fitted: Any, likelihood: Likelihood | None
 ) -> tuple[SparsePosterior, Likelihood | None, dict[str, Any]]:
-    """Return posterior, likelihood and the shifts and scales of inputs and targets."""
+    """Return posterior, likelihood and the shifts and scales of inputs and f."""
     if isinstance(fitted, SparsePosterior):
         zeros = np.zeros(fitted.Z.shape[-1])
-        units = {"x_shift": zeros, "x_scale": zeros + 1, "y_shift": 0.0, "y_scale": 1.0}
-        return fitted, likelihood, units
+        units = {"x_shift": zeros, "x_scale": zeros + 1, "f_shift": 0.0, "f_scale": 1.0}
+        return _mean_latent(fitted, likelihood), likelihood, units
     name = type(fitted).__name__
     require(isinstance(fitted, BaseEstimator), _SOURCE_OWNER, _ALLOWED, name)
     check_is_fitted(fitted)
+    if "outputs_" in vars(fitted):
+        several = f"a {name} of {len(fitted.outputs_)} outputs"
+        refuse(_SOURCE_OWNER, "a model of one output", several, "Give one of `outputs_`.")
     posterior = getattr(fitted, "posterior_", None)
     if not isinstance(posterior, SparsePosterior):
         refuse(_SOURCE_OWNER, _ALLOWED, name, "Of a pipeline or a search, give the model.")
-    allowed = "left out where an estimator is given, which has its own"
+    allowed = "None for an estimator, which has its own"
     got = type(likelihood).__name__
     require(likelihood is None, "likelihood of DirectModel", allowed, got)
     complete = fitted.scalings_.imputation is None
@@ -244,6 +250,20 @@ def _parts(
     remedy = "Impute the inputs before the fit."
     require(complete, _SOURCE_OWNER, allowed, "one with missing='impute'", remedy)
     x = fitted.scalings_.inputs
-    y = fitted.scalings_.targets
-    units = {"x_shift": x.shift, "x_scale": x.scale, "y_shift": y.shift[0], "y_scale": y.scale[0]}
-    return posterior, fitted.likelihood_, units
+    f = fitted.scalings_.of_latent(fitted.likelihood_)
+    units = {"x_shift": x.shift, "x_scale": x.scale, "f_shift": f.shift[0], "f_scale": f.scale[0]}
+    return _mean_latent(posterior, fitted.likelihood_), fitted.likelihood_, units
+
+
+def _mean_latent(posterior: SparsePosterior, likelihood: Likelihood | None) -> SparsePosterior:
+    """Return the one latent function, or the first one if the others are variances of y."""
+    if posterior.num_latent == 1:
+        return posterior
+    if likelihood is not None and posterior.num_latent == 1 + len(likelihood.units.log_variances):
+        return posterior.latent(0)
+    refuse(
+        _SOURCE_OWNER,
+        "of one latent function, or of heteroscedastic noise",
+        f"{posterior.num_latent} latent functions, such as one for each class",
+        "Fit each class against the others, or give `latent(k)` of the posterior.",
+    )

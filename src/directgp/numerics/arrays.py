@@ -2,11 +2,12 @@
 
 import warnings
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, nullcontext
 from functools import lru_cache, wraps
 from itertools import pairwise
 from mmap import mmap
-from threading import Lock, RLock
+from threading import Lock, RLock, local
 from typing import Any, ParamSpec, TypeVar
 
 import numpy as np
@@ -80,6 +81,38 @@ def ignoring(*categories: type[Warning]) -> Iterator[None]:
 
 
 _limiting = Lock()
+_counting = Lock()
+
+
+class _OfThread(local):
+    """State of the current thread."""
+
+    inside = False
+    """Whether it is in `one_thread`."""
+
+
+class _OfProcess:
+    """State of all threads."""
+
+    inside = 0
+    """Number of threads in `one_thread`."""
+
+    outside = 1
+    """Number of threads of torch that the first of them saw."""
+
+
+_of_thread = _OfThread()
+_of_process = _OfProcess()
+
+
+def _torch_threads() -> int:
+    """Return the number of threads of torch that was set outside of `one_thread`."""
+    number = torch.get_num_threads()
+    if number == 1 < _of_process.outside:
+        # This thread may have started while others were in `one_thread`: ask a new one.
+        with ThreadPoolExecutor(1) as pool:
+            return pool.submit(torch.get_num_threads).result()
+    return number
 
 
 @lru_cache(maxsize=1)
@@ -93,16 +126,29 @@ def one_thread() -> Iterator[None]:
     """Limit BLAS and torch to one thread: small arrays take up to ten times longer with more.
 
     The number of threads of BLAS belongs to the process. Of several threads in this context, the
-    first one sets the number and restores it at its end.
+    first one sets the number and restores it at its end. torch's number belongs to each thread, but
+    a new thread starts with the number that was set last, which is 1 while another thread is here.
+    So all restore the number that the first one saw.
     """
-    before = torch.get_num_threads()
+    if _of_thread.inside:
+        yield
+        return
     first = _limiting.acquire(blocking=False)
+    with _counting:
+        if _of_process.inside == 0:
+            _of_process.outside = _torch_threads()
+        _of_process.inside += 1
+        before = _of_process.outside
+    _of_thread.inside = True
     try:
         with _blas_libraries().limit(limits=1, user_api="blas") if first else nullcontext():
             torch.set_num_threads(1)
             yield
     finally:
         torch.set_num_threads(before)
+        _of_thread.inside = False
+        with _counting:
+            _of_process.inside -= 1
         if first:
             _limiting.release()
 

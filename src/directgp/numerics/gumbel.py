@@ -44,16 +44,18 @@ NATS = 25.0
 """Integrals err by about e^−25."""
 
 _MAX_STEPS = 10**7
-"""Nodes of one integral, 80 MB each for value and weight; a model of data needs thousands."""
+"""Largest number of nodes of one integral (80 MB for the nodes, 80 MB for the weights); trained
+models need thousands."""
 
 _STEP = 0.36
 """Step in x, whose double exponential integrand is analytic for abs(Im x) < π/2."""
 
 _NARROW = 0.25
-"""Below this standard deviation s of f, Gauss–Hermite nodes replace a grid, too fine there."""
+"""Below this standard deviation of f a grid would need too many points; Gauss–Hermite nodes replace
+it."""
 
 _NARROW_NODES = 12
-"""Gauss–Hermite nodes of a narrow latent; they err by 12!·(2s/π)²⁴."""
+"""Gauss–Hermite nodes of a narrow latent; they err by 12!·(2s/π)²⁴ for the standard deviation s."""
 
 _VERY_NARROW = 0.06
 """Below this standard deviation of f, `_FEW_NODES` suffice."""

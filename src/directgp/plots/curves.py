@@ -21,6 +21,14 @@ _LABEL = 0.5
 """Minimum distance of two labels of sizes, in inches."""
 
 
+def mean_and_error(values: Sequence[float]) -> tuple[float, float]:
+    """Return the mean and its standard error, NaN for one value."""
+    with np.errstate(invalid="ignore", over="ignore"):
+        several = len(values) > 1
+        error = float(np.std(values, ddof=1)) / math.sqrt(len(values)) if several else math.nan
+        return float(np.mean(values)), error
+
+
 @final
 @dataclass(frozen=True)
 class Line:
@@ -48,15 +56,8 @@ class Line:
         for x, value in pairs:
             by_place.setdefault(x, []).append(value)
         places = sorted(by_place)
-        with np.errstate(invalid="ignore", over="ignore"):
-            mean = [float(np.mean(by_place[x])) for x in places]
-            error = [
-                float(np.std(by_place[x], ddof=1)) / math.sqrt(len(by_place[x]))
-                if len(by_place[x]) > 1
-                else math.nan
-                for x in places
-            ]
-        return cls(label, mark, np.array(places, dtype=np.float64), np.array(mean), np.array(error))
+        moments = np.array([mean_and_error(by_place[x]) for x in places]).reshape(-1, 2)
+        return cls(label, mark, np.array(places, dtype=np.float64), moments[:, 0], moments[:, 1])
 
     def at(self, x: float) -> float:
         """Return the mean at x; NaN if x has no value."""

@@ -212,10 +212,13 @@ def render(picture: Picture) -> RenderedPicture:
         dark = light
         if picture.dark_panels:
             dark = _svg(picture.draw(WIDE, dark=True)), _svg(picture.draw(NARROW, dark=True))
-        recoloured = [
-            re.sub(r"#[0-9a-f]{6}\b", lambda c: DARK.get(c[0], c[0]), svg) for svg in dark
-        ]
-        return RenderedPicture(picture, png, *light, *recoloured)
+        return RenderedPicture(picture, png, *light, *map(_recoloured, dark))
+
+
+def _recoloured(svg: str) -> str:
+    """Return SVG with dark colours in its attributes; text, such as a name "#0072b2", stays."""
+    # Of the alternatives, the first matches all text between two tags.
+    return re.sub(r">[^<]*<|#[0-9a-f]{6}\b", lambda match: DARK.get(match[0], match[0]), svg)
 
 
 def _svg(figure: Figure) -> str:

@@ -79,7 +79,8 @@ _RASTERIZED = 300
 """More points than this are stored as pixels in vector formats."""
 
 _FAR = 4.0
-"""A value is an outlier this many 60 % quantiles above the lowest value."""
+"""A value is an outlier if its distance from the lowest value is more than this many times the 60 %
+quantile of these distances."""
 
 _MIN_RANGE = 1e-3
 """Smallest range of an axis, as a share of its values."""
@@ -152,8 +153,10 @@ def canvas(ax: "Axes | None", size: tuple[float, float] = WIDE) -> "Axes":
 
 
 def axis_name(name: str, width: int = 48) -> str:
-    """Wrap a name for an axis, make it visible, and escape dollar signs."""
-    return textwrap.fill(visible(name, keep="\n"), width).replace("$", r"\$")
+    """Wrap a name for an axis or a legend, make it visible, and escape dollar signs."""
+    text = textwrap.fill(visible(name, keep="\n"), width).replace("$", r"\$")
+    # matplotlib leaves labels that begin with "_" out of legends: a space without width leads.
+    return f"\u200b{text}" if text.startswith("_") else text
 
 
 def lines_of_text(ax: "Axes") -> float:

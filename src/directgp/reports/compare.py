@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from directgp.experiments.cell import ELBO, Method
-from directgp.experiments.plan import Comparison
+from directgp.experiments.plan import Comparison, Plan
 from directgp.experiments.stats import SIGNIFICANT, RankingRow, ScoreEstimate, scores_of
 from directgp.metrics import COVERAGE, Score
 from directgp.plots.rendering import RenderedPicture, render
@@ -88,8 +88,10 @@ class ScoreTable(NamedTuple):
         return [place in (1, 2, last) for place in range(len(self.columns))]
 
 
-def score_table(ranking: Sequence[RankingRow], scores: Sequence[Score]) -> ScoreTable:
-    """Return the table of β, scores and seconds; methods are in table order."""
+def score_table(
+    ranking: Sequence[RankingRow], scores: Sequence[Score], where: str = "one core"
+) -> ScoreTable:
+    """Return the table of β, scores and seconds of `where`; methods are in table order."""
     repeats = len(ranking[0].betas)
     of = f"mean ± standard error of {repeats} repeats" if repeats > 1 else "one repeat"
     columns = {"β": [_beta(row) for row in ranking]}
@@ -100,7 +102,8 @@ def score_table(ranking: Sequence[RankingRow], scores: Sequence[Score]) -> Score
         columns[score.label] = _scores([s.scores[score.name] for s in ranking], score)
     columns["seconds"] = [Entry(number(s.seconds, 2), _rank(s.seconds)) for s in ranking]
     about["seconds"] = (
-        "Of one core for one repeat: every β, but not the ELBO run from which it starts."
+        f"Computing time of one repeat on {where}: the runs for all values of β, without the ELBO "
+        "run from which they start."
     )
     rows = zip(*columns.values(), strict=True)
     return ScoreTable(
@@ -178,7 +181,10 @@ def page(findings: Findings, verdict: Verdict, pictures: Sequence[RenderedPictur
         question=f"Predicting {one_line(data.target, 80)}, {_KINDS[data.task].format(many)}",
         task=data.task,
         verdict=verdict,
-        tables=[score_table(ranking, findings.scores) for ranking in findings.by_size.values()],
+        tables=[
+            score_table(ranking, findings.scores, _device(findings.comparison.plan))
+            for ranking in findings.by_size.values()
+        ],
         close=CLOSE,
         coverage=COVERAGE,
         pictures=pictures,
@@ -220,7 +226,6 @@ def run_facts(findings: Findings) -> dict[str, str]:
     lengthscales = "one for all features"
     if settings.ard:
         lengthscales = chosen if settings.ard == "auto" else "one a feature"
-    where = "one core" if settings.device == "cpu" else "the GPU"
     seconds = math.fsum(run.outcome.seconds for run in comparison.runs)
     damaged = {"damaged": damaged_sentence(comparison.damaged)} if comparison.damaged else {}
     return {
@@ -243,10 +248,15 @@ def run_facts(findings: Findings) -> dict[str, str]:
         "versions": ", ".join(f"{name} {value}" for name, value in comparison.versions.items()),
         "machine": comparison.machine,
         "began": comparison.began,
-        "fits took": f"{duration(seconds)} of {where} in all, for "
+        "fits took": f"{duration(seconds)} of {_device(plan)} in all, for "
         f"{plural(len(comparison.runs), 'fit')}",
         **damaged,
     }
+
+
+def _device(plan: Plan) -> str:
+    """Format what the computing times are those of."""
+    return "one core" if plan.settings.device == "cpu" else "the GPU"
 
 
 def _models(findings: Findings) -> str:

@@ -16,7 +16,7 @@ from directgp.experiments.stats import RankingRow
 from directgp.metrics import COVERAGE, Reliability, Score, reliability
 from directgp.plots import calibration
 from directgp.plots.beta import BetaAxis, draw_rings
-from directgp.plots.curves import Line, draw_estimates, draw_sizes
+from directgp.plots.curves import Line, draw_estimates, draw_sizes, mean_and_error
 from directgp.plots.dependence import (
     PartialDependence,
     dependence_limits,
@@ -478,7 +478,7 @@ def _importance(findings: Findings, method: Method) -> Picture | None:
 
     def panel(label: str, values_of: Callable[[Importance], Sequence[float]]) -> Panel:
         rows = [
-            (axis_name(item.feature, 24), mark, values_of(item), *_mean_and_error(values_of(item)))
+            (axis_name(item.feature, 24), mark, values_of(item), *mean_and_error(values_of(item)))
             for item in shown
         ]
         words = [f"{name} {number(mean, 2)}" for name, _, _, mean, _ in rows]
@@ -505,16 +505,10 @@ def _importance(findings: Findings, method: Method) -> Picture | None:
     )
 
 
-def _mean_and_error(values: Sequence[float]) -> tuple[float, float]:
-    """Return the mean and its standard error, NaN for one value."""
-    several = len(values) > 1
-    error = float(np.std(values, ddof=1)) / math.sqrt(len(values)) if several else math.nan
-    return float(np.mean(values)), error
-
-
 def _dependence(findings: Findings, method: Method) -> Picture | None:
     """Draw the mean of y along the most important features."""
-    runs = findings.runs(method.name)[:1]
+    # Only the first repeat has curves.
+    runs = findings.finished(method.name)[:1]
     explanations = [
         run.explanation for run in runs if run.explanation and len(run.explanation.features)
     ]

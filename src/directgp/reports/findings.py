@@ -11,7 +11,14 @@ import numpy as np
 from directgp.experiments.cell import ELBO
 from directgp.experiments.compare_cell import ComparedFit, ModelFacts, Predictions
 from directgp.experiments.plan import Comparison
-from directgp.experiments.stats import Paired, RankingRow, paired, ranking, scores_of
+from directgp.experiments.stats import (
+    Paired,
+    RankingRow,
+    common_repeats,
+    paired,
+    ranking,
+    scores_of,
+)
 from directgp.metrics import Score
 from directgp.text import decimals_for, fixed
 
@@ -97,13 +104,23 @@ class Findings:
         decimals = decimals_for([e.mean for e in column], [e.error for e in column])
         return fixed(row.scores[score].mean, decimals)
 
-    def runs(self, method: str) -> list[ComparedFit]:
-        """Return the runs of a method at the largest size, by repeat."""
+    @cached_property
+    def _repeats(self) -> list[int]:
+        """The repeats of the ranking; all, if there is none."""
+        ranked = [row.method for row in self.ranking]
+        return common_repeats(self.comparison, self.size, ranked)
+
+    def finished(self, method: str) -> list[ComparedFit]:
+        """Return all finished runs of a method at the largest size, by repeat."""
         runs = sorted(self.comparison.runs, key=lambda run: run.cell.repeat)
         return [r for r in runs if r.cell.method == method and r.cell.size == self.size]
 
+    def runs(self, method: str) -> list[ComparedFit]:
+        """Return the runs of a method in the repeats of the ranking."""
+        return [run for run in self.finished(method) if run.cell.repeat in self._repeats]
+
     def models(self, method: str) -> list[ModelFacts]:
-        """Return the models of a method at the largest size, by repeat."""
+        """Return the models of a method in the repeats of the ranking."""
         return [run.outcome.model for run in self.runs(method) if run.outcome.model]
 
     def importance(self, method: str) -> list[Importance]:

@@ -51,7 +51,8 @@ def calibration(findings: Findings, row: RankingRow) -> str:
     if "coverage" in row.scores:
         share = row.scores["coverage"].mean
         rows = sum(run.outcome.num_test for run in runs)
-        chance = 2 * math.sqrt(COVERAGE * (1 - COVERAGE) / max(rows, 1))
+        times = _times(findings, rows)
+        chance = 2 * math.sqrt(times * COVERAGE * (1 - COVERAGE) / rows)
         judged = "as they should"
         if abs(share - COVERAGE) > max(_NEAR_COVERAGE, chance):
             much = "somewhat too" if abs(share - COVERAGE) <= _MODERATE_COVERAGE else "too"
@@ -63,9 +64,7 @@ def calibration(findings: Findings, row: RankingRow) -> str:
         return f"The probabilities of {name} are not finite"
     bins_of_labels = reliability(*predictions.one_against_rest())
     error = bins_of_labels.expected_error
-    rows = len(predictions.mean)
-    # The probability that a row is also a test row of another given repeat.
-    times = 1 + (rows - rows / len(runs)) / findings.comparison.plan.data.num_rows
+    times = _times(findings, len(predictions.mean))
     judged = "not calibrated"
     # Most of many classes have small probabilities, which are near their shares in any case.
     classes = 2 if predictions.chances is None else predictions.chances.shape[1]
@@ -74,6 +73,15 @@ def calibration(findings: Findings, row: RankingRow) -> str:
     elif error <= bins_of_labels.error_by_chance(times):
         judged = "as near the observed shares as so few rows can show"
     return f"The probabilities of {name} are {judged}, off by {percent(error, 1)} on average"
+
+
+def _times(findings: Findings, rows: int) -> float:
+    """Return the factor of the variance of a share of test rows, as repeats share some of them.
+
+    Two test rows of different repeats are the same one with probability 1/n, n rows of the table.
+    """
+    of_other_repeats = rows - rows / findings.num_repeats
+    return 1 + of_other_repeats / findings.comparison.plan.data.num_rows
 
 
 def steps_allowed(plan: Plan) -> str:
@@ -112,15 +120,16 @@ def _failures(findings: Findings) -> Iterator[str]:
         yield f"{len(comparison.failed)} of {fits} failed; {listed} listed below."
     shown = {row.method for row in findings.ranking}
     absent = [m for m in comparison.plan.methods if shown and m not in shown]
-    none = [m.name_in_text for m in absent if not findings.runs(m.name)]
-    few = [m.name_in_text for m in absent if findings.runs(m.name)]
+    none = [m.name_in_text for m in absent if not findings.finished(m.name)]
+    few = [m.name_in_text for m in absent if findings.finished(m.name)]
     size = plural(findings.size, "training row")
     for names, finished in ((none, "no repeat"), (few, "too few repeats")):
         if names:
             yield f"With {size}, {joined(names)} finished {finished} and cannot be compared."
     if 0 < findings.num_repeats < comparison.plan.repeats:
-        compared = f"the {plural(findings.num_repeats, 'repeat')} that all methods finished"
-        yield f"Only {compared} (of {comparison.plan.repeats}) are compared."
+        compared = f"{findings.num_repeats} of {plural(comparison.plan.repeats, 'repeat')}"
+        which = "the one" if findings.num_repeats == 1 else "those"
+        yield f"Compared: {compared}, {which} that all methods finished."
 
 
 def _few_repeats(findings: Findings) -> Iterator[str]:
@@ -390,26 +399,26 @@ def fit_command(
 
 
 @final
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Verdict:
     """How good the predictions are, which method to use, and why."""
 
-    quality: str
+    quality: str = ""
     """Answer to "is it good?"; empty if nothing can be compared."""
 
     choice: str
     """Answer to "which one?"."""
 
-    terms: tuple[str, ...]
+    terms: tuple[str, ...] = ()
     """Definitions of the words in `choice`."""
 
-    method: Method | None
+    method: Method | None = None
     """The method to use; None if nothing was finished."""
 
-    command: str
-    """The command that trains the method."""
+    command: str = ""
+    """The command that trains the method; empty without a method."""
 
-    details: tuple[str, ...]
+    details: tuple[str, ...] = ()
     """The statistics behind the answers."""
 
     cautions: tuple[str, ...]
@@ -430,15 +439,7 @@ def verdict(findings: Findings) -> Verdict:
             nothing = "No method has a finite NLL: nothing can be recommended"
         elif findings.comparison.runs:
             nothing = "No repeat was finished by all methods: there is nothing to compare"
-        return Verdict(
-            quality="",
-            choice=f"{nothing}.",
-            terms=(),
-            method=None,
-            command="",
-            details=(),
-            cautions=cautions(findings),
-        )
+        return Verdict(choice=f"{nothing}.", cautions=cautions(findings))
     best = min(finite, key=lambda row: row.scores["nll"].mean)
     elbo = findings.elbo
     default = findings.row(DEFAULT.name)

@@ -102,6 +102,11 @@ OTHERS: dict[str, Callable[[], Any]] = {
     "counts": lambda: fitted(
         SparseGPCountRegressor(likelihood="poisson", **LIGHT), np.round(Y / 100)
     ),
+    "gamma": lambda: regressor(likelihood="gamma"),
+    "log_normal": lambda: regressor(likelihood="log_normal"),
+    "weibull": lambda: regressor(likelihood="weibull"),
+    "beta": lambda: fitted(SparseGPRegressor(**LIGHT, likelihood="beta"), Y / 2000),
+    "heteroscedastic": lambda: regressor(likelihood="heteroscedastic"),
 }
 
 
@@ -110,7 +115,10 @@ OTHERS: dict[str, Callable[[], Any]] = {
 def test_it_is_predict_latent_in_the_units_of_the_user(which: str) -> None:
     """The estimator rounds its scaled inputs to 2⁻³²."""
     estimator = OTHERS[which]()
-    mean, std = estimator.predict_latent(INPUTS.numpy())
+    # Of heteroscedastic noise, the first latent is the mean of y.
+    mean, std = (
+        latents.reshape(7, -1)[:, 0] for latents in estimator.predict_latent(INPUTS.numpy())
+    )
     found = at(DirectModel(estimator), INPUTS)
     assert found.mean.dtype == torch.float64
     tolerance = 1e-4 if which == "float32" else 1e-7
@@ -178,8 +186,8 @@ def test_draws_have_the_covariance() -> None:
 def test_an_input_that_is_there_many_times_in_any_unit(unit: float) -> None:
     """Draws agree there, variances are as they were, and nobody warns."""
     scaled = copy.deepcopy(model())
-    scaled.y_scale.mul_(unit)
-    scaled.y_shift.mul_(unit)
+    scaled.f_scale.mul_(unit)
+    scaled.f_shift.mul_(unit)
     inputs = INPUTS[[0, 1, 0, 0, 1]].requires_grad_()
     found = at(scaled, inputs)
     known = at(model(), inputs).variance * unit**2
@@ -352,8 +360,27 @@ def test_refuses_what_is_not_fitted() -> None:
         DirectModel("model")
     with pytest.raises(InvalidInputError, match=r"Got Pipeline\. Of a pipeline"):
         DirectModel(make_pipeline(regressor()))
-    with pytest.raises(InvalidInputError, match=r"which has its own\. Got Gaussian\."):
+    with pytest.raises(InvalidInputError, match=r"must be None for an estimator, which has its"):
         DirectModel(regressor(), Gaussian())
+
+
+def test_refuses_several_outputs_and_latent_functions() -> None:
+    outputs = fitted(SparseGPRegressor(**LIGHT, likelihood="gaussian"), np.stack([Y, -Y], 1))
+    with pytest.raises(InvalidInputError, match=r"2 outputs\. Give one of `outputs_`\."):
+        DirectModel(outputs)
+    assert DirectModel(outputs.outputs_[1]).batch_shape == ()
+    classes = fitted(SparseGPClassifier(**LIGHT), np.digitize(Y, [980, 1020]))
+    with pytest.raises(InvalidInputError, match="must be of one latent function, or of hetero"):
+        DirectModel(classes)
+    latent = classes.posterior_.latent(2)
+    assert at(DirectModel(latent), INPUTS).mean.shape == (7, 1)
+
+
+def test_a_model_with_heteroscedastic_noise_is_one_model() -> None:
+    """Its two latents were two models, whose values were mixed up in a batch of two inputs."""
+    robust = DirectModel(OTHERS["heteroscedastic"]())
+    assert robust.batch_shape == ()
+    assert at(robust, INPUTS[:2].unsqueeze(1)).mean.shape == (2, 1, 1)
 
 
 def test_a_posterior_is_in_its_own_units() -> None:

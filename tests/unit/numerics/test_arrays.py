@@ -3,6 +3,7 @@
 import subprocess
 import sys
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from threading import Event, Thread
 from typing import Any
 
@@ -295,6 +296,58 @@ def test_threads_are_restored_whoever_leaves_first(first_leaves: str) -> None:
         assert blas_threads() == here and torch.get_num_threads() == torch_before
     finally:
         limit.restore_original_limits()
+
+
+def threads_of_a_new_thread() -> int:
+    """The number that torch gives to threads from now on."""
+    with ThreadPoolExecutor(1) as pool:
+        return pool.submit(torch.get_num_threads).result()
+
+
+@pytest.mark.parametrize("enters", ["beside", "after", "within"])
+def test_a_thread_that_starts_beside_another_restores_its_number(
+    enters: str, two_threads: None
+) -> None:
+    """It starts with the one thread of the other; new threads and itself have two at the end."""
+    started, enter, entered, leave = Event(), Event(), Event(), Event()
+    seen = []
+
+    def other() -> None:
+        seen.append(torch.get_num_threads())
+        started.set()
+        enter.wait(10)
+        with one_thread(), one_thread():
+            entered.set()
+            leave.wait(10)
+        seen.append(torch.get_num_threads())
+
+    thread = Thread(target=other)
+    with one_thread():
+        thread.start()
+        assert started.wait(10)
+        if enters != "after":
+            enter.set()
+            assert entered.wait(10)
+        if enters == "within":
+            leave.set()
+            thread.join()
+            with one_thread():
+                assert torch.get_num_threads() == 1
+            assert torch.get_num_threads() == 1
+    enter.set()
+    leave.set()
+    thread.join()
+    assert seen == [1, 2]
+    assert torch.get_num_threads() == threads_of_a_new_thread() == 2
+
+
+def test_one_thread_that_the_user_sets_stays(two_threads: None) -> None:
+    with one_thread():
+        pass
+    torch.set_num_threads(1)
+    with one_thread():
+        pass
+    assert torch.get_num_threads() == threads_of_a_new_thread() == 1
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="needs a limit of the address space")

@@ -187,6 +187,17 @@ def test_odd_numbers_and_names_are_drawn(recipe: Recipe) -> None:
         assert not re.search(r"\b(nan|inf)\b", buffer.getvalue())
 
 
+def test_names_of_classes_that_look_like_labels_or_colours_stay() -> None:
+    recipe = Recipe(task="classification", classes=("#0072b2", "_a"), methods=("elbo",), repeats=1)
+    found = pictures(recipe)["predicted"]
+    (legend,) = found.draw(WIDE).legends
+    assert [text.get_text() for text in legend.get_texts()] == ["#0072b2", "\u200b_a"]
+    written = render(found)
+    for svg in (written.wide, written.wide_dark, written.narrow, written.narrow_dark):
+        assert ">#0072b2<" in svg
+    assert "#0072b2" not in written.wide_dark.replace(">#0072b2<", "")
+
+
 def test_files_are_pictures_of_the_right_size() -> None:
     result = render(pictures(Recipe(methods=("elbo", "log-joint"), num_test=60))["scores"])
     assert result.png.startswith(b"\x89PNG")

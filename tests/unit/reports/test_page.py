@@ -110,6 +110,10 @@ def test_the_time_is_that_of_the_fits_whenever_they_were_run() -> None:
     settings = plan.settings.model_copy(update={"device": "cuda"})
     on_gpu = run_facts(Findings(replace(made, plan=replace(plan, settings=settings))))
     assert on_gpu["fits took"] == "8.2 s of the GPU in all, for 2 fits"
+    ranking, scores = Findings(made).ranking, Findings(made).scores
+    for where in ("one core", "the GPU"):
+        about = score_table(ranking, scores, where).columns["seconds"]
+        assert about.startswith(f"Computing time of one repeat on {where}: the runs for all values")
 
 
 @pytest.mark.parametrize(

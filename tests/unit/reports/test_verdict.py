@@ -165,6 +165,24 @@ def test_calibration_and_the_second_score(recipe: Recipe, sentence: str) -> None
     assert verdict_of(recipe).details[-1] == sentence
 
 
+def small(made: Comparison, num_rows: int) -> Comparison:
+    """The same comparison of a table of fewer rows, so that repeats share test rows."""
+    plan = made.plan
+    return replace(
+        made, plan=replace(plan, data=plan.data.model_copy(update={"num_rows": num_rows}))
+    )
+
+
+def test_repeats_that_share_test_rows_show_less() -> None:
+    """Two standard errors of 5 times 40 different rows are 4.2 %, of rows that occur twice 6 %."""
+    recipe = Recipe(repeats=5, methods=("log-joint",), coverage={"log-joint": 0.947}, num_test=40)
+    words = "The 90 % intervals of log-loss DLM (joint) contain 94.5 % of the test rows, "
+    large = verdict(Findings(small(comparison(recipe), 20_000))).details[-1]
+    assert large.startswith(f"{words}so they are somewhat too wide")
+    few = verdict(Findings(small(comparison(recipe), 160))).details[-1]
+    assert few.startswith(f"{words}as they should")
+
+
 WITH_ALL = ("elbo", "log-joint", "elbo-basic", "auto", "mean", "linear", "boosting")
 
 
@@ -251,7 +269,7 @@ def test_what_failed_is_said() -> None:
     why = [("fitc", 1, 5000, "not positive definite")]
     assert verdict_of(Recipe(repeats=5, failed=why)).cautions == (
         "1 of 35 fits failed; it is listed below.",
-        "Only the 4 repeats that all methods finished (of 5) are compared.",
+        "Compared: 4 of 5 repeats, those that all methods finished.",
     )
     every = [("fitc", repeat, 5000, "x") for repeat in range(5)]
     assert verdict_of(Recipe(repeats=5, failed=every)).cautions == (
@@ -259,6 +277,19 @@ def test_what_failed_is_said() -> None:
         "With 5,000 training rows, FITC finished no repeat and cannot be compared.",
     )
     assert verdict_of(Recipe(repeats=5)).cautions == ()
+
+
+def test_repeats_that_are_not_ranked_are_not_counted() -> None:
+    why = [("fitc", 0, 5000, "not positive definite")]
+    recipe = Recipe(
+        repeats=2, methods=("elbo", "fitc", "elbo-basic"), failed=why, likelihood="auto"
+    )
+    findings = Findings(comparison(recipe))
+    assert "Compared: 1 of 2 repeats, the one that all methods finished." in cautions(findings)
+    for method in ("elbo", "fitc"):
+        assert [run.cell.repeat for run in findings.runs(method)] == [1]
+        assert len(findings.models(method)) == len(findings.importance(method)[0].increases) == 1
+    assert [run.cell.repeat for run in findings.finished("elbo")] == [0, 1]
 
 
 def test_few_repeats_are_said() -> None:

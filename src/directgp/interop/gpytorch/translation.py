@@ -218,8 +218,9 @@ class Adapted(Likelihood):
     def check_shape(self, shape: tuple[int, ...]) -> None:
         """Raise `UnsupportedError` if p(y given f) of an example depends on other examples.
 
-        Examples are evaluated in groups. That is valid if the moments in a group are those among
-        all examples, with parameters and arguments either whole or indexed by the group.
+        Examples are evaluated in groups. This is valid if p(y given f) of an example is the same in
+        a group as among all examples, with parameters and arguments either whole or indexed by the
+        group.
         """
         if self._view.taken:
             return
@@ -261,9 +262,9 @@ class Adapted(Likelihood):
                 return distribution
             description += f" of shape {tuple(distribution.batch_shape + distribution.event_shape)}"
         raise UnsupportedError(
-            f"The likelihood must be one of one latent value, whose p(y given f) has the shape "
-            f"of f, {tuple(f.shape)}. Got {type(self.source).__name__}, whose p(y given f) is "
-            f"{description}. {_REMEDY}"
+            f"The likelihood must have one latent value for each y, and its p(y given f) must have "
+            f"the shape of f, {tuple(f.shape)}. Got {type(self.source).__name__}, whose "
+            f"p(y given f) is {description}. {_REMEDY}"
         )
 
     def _of_examples(self, value: Any) -> Any:
@@ -324,7 +325,7 @@ def check_supported(likelihood: GPyTorchBase, deterministic: bool) -> None:
     if overridden or correlated or isinstance(likelihood, likelihoods.LikelihoodList):
         why = "with noise correlated between tasks" if correlated else "of several latent values"
         raise UnsupportedError(
-            f"The likelihood must be one of one latent value for each y. Got {name}, {why}. Use a "
+            f"The likelihood must have one latent value for each y. Got {name}, {why}. Use a "
             "likelihood such as GaussianLikelihood, MultitaskGaussianLikelihood(rank=0), "
             "BernoulliLikelihood, SoftmaxLikelihood or one of directgp, or gpytorch.mlls."
         )
