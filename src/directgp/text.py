@@ -109,6 +109,8 @@ def with_error(value: float, error: float, decimals: int | None = None) -> str:
     if decimals is None:
         decimals = decimals_for([value], [error])
     size = max(abs(value), error)
+    if size == 0 and decimals > _MAX_DECIMALS:
+        return "0 ± 0"
     if decimals <= _MAX_DECIMALS and size < _LARGE:
         return f"{fixed(value, decimals)} ± {fixed(error, decimals)}"
     exponent = _exponent(size)
