@@ -28,6 +28,10 @@ class NothingTrainedError(DirectGPError):
     def __init__(self) -> None:
         super().__init__("Interrupted before a model was trained; nothing is written.")
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickle without the message, which the class makes itself."""
+        return type(self), (), self.__dict__
+
 
 def fit(
     data: options.DataOptions,
