@@ -257,7 +257,7 @@ n_iter_, findings_, feature_importances_, n_features_in_, feature_names_in_
     ) -> float:
         """Return D² of the Poisson deviance: 1 is perfect, 0 as good as a constant rate.
 
-        It is NaN, with a warning, if every count is 0.
+        It is NaN, with a warning, if a constant rate fits the counts exactly.
         """
         self._warn_without_exposure(exposure, "score")
         means = np.maximum(self.predict(X, exposure, trials), np.finfo(np.float64).tiny)
@@ -278,6 +278,13 @@ n_iter_, findings_, feature_importances_, n_features_in_, feature_names_in_
             mean_tweedie_deviance(counts, predicted, sample_weight=weights, power=1)
             for predicted in (means, rate * exposures)
         )
+        if not constant:
+            warnings.warn(
+                "D² is not defined: a constant rate already fits these counts exactly.",
+                UndefinedMetricWarning,
+                stacklevel=2,
+            )
+            return float("nan")
         return float(1 - deviance / constant)
 
     def feature_relevance(
