@@ -30,8 +30,9 @@ from directgp.plots import plot_label_curve, plot_reliability
 from directgp.plots.style import require_matplotlib
 from directgp.predictive import predictive_log_density
 from directgp.predictive.moments import class_log_probabilities
-from directgp.registry import LIKELIHOODS
+from directgp.registry import LIKELIHOODS, likelihoods_of
 from directgp.shapes import Marginals
+from directgp.text import joined
 from directgp.training.validation import Given
 
 if TYPE_CHECKING:
@@ -50,7 +51,7 @@ class SparseGPClassifier(ClassifierMixin, SparseGPEstimator):
     objective : str or PointLoss, default="log_loss"
         The training loss: "log_loss", "elbo", "square_loss" (probit), "zero_one_cost", or a point
         loss of your own. A `ZeroOneCost` with two costs also changes the threshold of `predict`.
-    likelihood : {"auto", "probit", "logistic", "softmax", "robust_max"} or Likelihood, \
+    likelihood : {"auto", "probit", "logistic", "softmax", "robust_max", "ordinal"} or Likelihood, \
 default="auto"
         p(y given f); "auto" is probit, which has closed forms, for two classes and softmax for
         more. "probit" and "logistic" are for two classes.
@@ -136,6 +137,9 @@ n_iter_, findings_, feature_importances_, n_features_in_, feature_names_in_
                 before = self.classes_ if trained else None
                 who = f"classes of {self._who('partial_fit')}"
                 self.classes_ = validation.declared_classes(classes, before, who)
+                if not trained:
+                    self._check_parameters()
+                    self._check_likelihood(self._who("partial_fit"))
             if trained:
                 self._partial_fit(X, y, sample_weight)
             else:
@@ -292,11 +296,12 @@ n_iter_, findings_, feature_importances_, n_features_in_, feature_names_in_
             got = f"{type(likelihood).__name__}({likelihood.num_classes})"
             require(likelihood.num_classes == number, owner, f"one of {number} classes", got)
         elif number > 2 and likelihood != "auto":
-            name = likelihood if isinstance(likelihood, str) else type(likelihood).__name__
+            got = likelihood if isinstance(likelihood, str) else type(likelihood).__name__
             many = isinstance(likelihood, str) and LIKELIHOODS[likelihood].many_classes
-            allowed = f"'auto' or 'softmax' for {number} classes"
+            names = ("auto", *likelihoods_of("classification", num_classes=number))
+            allowed = f"{joined([repr(name) for name in names], 'or')} for {number} classes"
             remedy = "Or use sklearn.multiclass.OneVsRestClassifier, one model per class."
-            require(many, owner, allowed, repr(name), remedy)
+            require(many, owner, allowed, repr(got), remedy)
 
     @override
     def _trained(self, fit: Fit, examples: Given | None) -> Fitted:

@@ -176,9 +176,10 @@ def declared_classes(
     classes: ArrayLike, before: Shaped[np.ndarray, " c"] | None, who: str
 ) -> Shaped[np.ndarray, " c"]:
     """Return the user's classes, sorted; raise if an earlier call had other classes."""
-    values = np.asarray(classes).ravel()
-    for value in filter(_is_missing, values.tolist()):
+    # As objects: an array of text would turn NaN into the label 'nan'.
+    for value in filter(_is_missing, np.asarray(classes, dtype=object).ravel().tolist()):
         refuse(who, "labels, none of them missing", repr(value))
+    values = np.asarray(classes).ravel()
     labels = np.unique(_of_one_type(values, who))
     named = ", ".join(map(repr, labels[:_MAX_CLASSES].tolist()))
     require(len(labels) >= 2, who, "at least two", f"{len(labels)}: {named}")
