@@ -15,7 +15,7 @@ from directgp.errors import InvalidInputError, UnsupportedError, cause_of
 from directgp.estimators.outputs import hold
 from directgp.estimators.predictions import PredictingEstimator
 from directgp.estimators.preprocessing import ColumnScaling, Imputation, Scalings
-from directgp.estimators.settings import STRUCTURE, device_of
+from directgp.estimators.settings import DESCRIBED, device_of
 from directgp.estimators.summary import summary_of
 from directgp.likelihoods.capabilities import description
 from directgp.persistence import MODEL, ModelState, likelihood_spec, load_model, save_model
@@ -115,7 +115,6 @@ def state_of(model: PredictingEstimator) -> ModelState:
     if members is None:
         return _state_of(model)
     names = getattr(model, "output_names_", [None] * len(members))
-    # Parameters may have been set after the fit.
     params = model.get_params(deep=False)
     first, *rest = (
         _state_of(copy.copy(member).set_params(**params), output=name)
@@ -125,7 +124,8 @@ def state_of(model: PredictingEstimator) -> ModelState:
 
 
 def _state_of(model: PredictingEstimator, **more: str | None) -> ModelState:
-    params = model.get_params(deep=False)
+    # Parameters may have been set after the fit.
+    params = model.get_params(deep=False) | model._fit_params
     params["dtype"] = np.dtype(params["dtype"]).name
     if not isinstance(params["inducing"], str):
         params["inducing"] = np.asarray(params["inducing"], dtype=np.float64)
@@ -272,7 +272,7 @@ def _estimator(state: ModelState, record: _FitRecord, device: str) -> Predicting
         seconds=record.seconds,
     )
     model.n_iter_ = model.training_result_.steps
-    model._structure = {name: getattr(model, name) for name in STRUCTURE}
+    model._fit_params = {name: getattr(model, name) for name in DESCRIBED}
     model.findings_ = tuple(record.findings)
     model.n_features_in_ = d if imputation is None else len(imputation.medians)
     if state.feature_names is not None:
