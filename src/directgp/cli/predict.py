@@ -140,6 +140,12 @@ def predict(
     source = open_source(data, file.data_dir, file.reading)
     ids = tuple(dict.fromkeys(options.split_names(id_columns, set(source.table.names))))
     written = [*wanted.names(card), REASON]
+    repeated = next((name for name in written if written.count(name) > 1), None)
+    if repeated is not None:
+        raise WrongUsageError(
+            "--interval and --quantiles must be numbers that name different columns. Got two for"
+            f" {repeated!r}. Give them with fewer digits, or leave one out."
+        )
     table = open_rows(card, source, row_column, ids, written, score or density, drop_missing)
     check_targets(fitted, card, table)
     if density and table.y is None:
