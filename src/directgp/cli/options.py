@@ -35,10 +35,10 @@ def checked(option: str, allowed: str, test: Callable[[Any], bool]) -> Callable[
 
 
 MAX_REPEATS = 1_000
-"""Repeats of an experiment: the standard error of as many is 3 % of the standard deviation."""
+"""Largest number of repeats; with 1,000 the standard error is 3 % of the standard deviation."""
 
 MAX_STEPS = 10**9
-"""Steps of a run: as many take weeks."""
+"""Largest number of steps of a run; 10⁹ steps take weeks."""
 
 _MAX_JOBS = 1_000
 """Processes: more than a machine has cores."""

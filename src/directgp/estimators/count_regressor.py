@@ -48,8 +48,9 @@ class SparseGPCountRegressor(RegressorMixin, SparseGPEstimator):
     likelihood : str or Likelihood, default="auto"
         "poisson", "poisson_softplus", "negative_binomial" (for overdispersed counts), "com_poisson"
         (for underdispersed ones), "zero_inflated_poisson", "zero_inflated_negative_binomial" or
-        "binomial" (needs trials). "auto" takes the first, the third or the fourth, or where zeros
-        are too many one with extra zeros, whichever has the larger evidence; with trials the last.
+        "binomial" (needs trials). "auto" compares "poisson", "negative_binomial" and "com_poisson"
+        by evidence, and the zero-inflated ones if there are many zeros; with trials it is
+        "binomial".
     mean : {"auto", "zero", "constant"}, default="auto"
         Prior mean of f; "auto" is a constant.
     standardize : bool, default=True

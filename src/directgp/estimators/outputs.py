@@ -14,7 +14,7 @@ import numpy as np
 from jaxtyping import Bool, Float64
 from sklearn.utils import _safe_indexing, check_consistent_length, check_random_state
 
-from directgp.errors import DirectGPError, UnsupportedError, require
+from directgp.errors import DirectGPError, InvalidInputError, UnsupportedError, require
 from directgp.estimators import validation
 from directgp.estimators.messages import OUTPUT
 from directgp.estimators.validation import RowValues
@@ -214,7 +214,11 @@ def over_outputs(
             _, *arguments = bound.arguments.items()
             calls = calls_of(model, name, dict(arguments))
             made = [call for call in calls if call.has_rows]
-            require(bool(made), f"y of {model._who(name)}", "with a value", "only missing ones")
+            who = f"y of {model._who(name)}"
+            if not made:
+                raise InvalidInputError(
+                    f"{who} must have at least one value. Got only missing values."
+                )
             results = [getattr(call.model, name)(**call.arguments) for call in made]
             joined: Result = join(calls, made, results)
             return joined

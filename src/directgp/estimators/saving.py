@@ -104,7 +104,8 @@ def save(
         raise
     except Exception as error:
         raise InvalidInputError(
-            f"The model cannot be saved: {cause_of(error)}. Fit it again, or change that part."
+            f"The model cannot be saved: {cause_of(error)}. Change the parameter that the cause"
+            " names, and fit again."
         ) from error
     save_model(path, state)
 

@@ -205,7 +205,8 @@ class RowValues(NamedTuple):
         try:
             values = np.asarray(plain_array(self.values), dtype=np.float64)
         except (TypeError, ValueError):
-            refuse(name, "numbers", f"a {type(self.values).__name__} of something else")
+            got = f"a {type(self.values).__name__} with values that are not numbers"
+            refuse(name, "numbers", got)
         require(values.shape == (n,), name, f"of shape ({n},)", f"shape {values.shape}")
         remedy = f"Drop rows without {self.argument}."
         _require_rows(constant.valid(values), values, name, constant.allowed, remedy)

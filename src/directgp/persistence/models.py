@@ -136,7 +136,8 @@ def save_model(path: str | os.PathLike[str], state: ModelState) -> None:
         raise
     except Exception as error:
         raise InvalidInputError(
-            f"The model cannot be saved: {cause_of(error)}. Fit it again, or change that part."
+            f"The model cannot be saved: {cause_of(error)}. Change the parameter that the cause"
+            " names, and fit again."
         ) from error
     write_file(MODEL, path, *contents)
 
