@@ -34,6 +34,9 @@ _SMALL = 1e-5
 _MIN_P = 0.001
 """Smallest p-value that is written with its digits."""
 
+_LEVEL = 0.05
+"""Level of significance."""
+
 _WIDTH = 100
 """Columns of plain text."""
 
@@ -48,6 +51,9 @@ _MAX_CELL = 40
 
 _MAX_NAMES = 8
 """Names in a list; the rest is counted."""
+
+_MAX_SIMILAR = 3
+"""Names in a question such as "Did you mean 'price'?"."""
 
 _MAX_PROBLEMS = 20
 """Largest number of problems in a message; a wide table may have thousands."""
@@ -126,8 +132,8 @@ def percent(share: float, decimals: int | None = None) -> str:
     return f"{number(100 * share, 4) if decimals is None else fixed(100 * share, decimals)} %"
 
 
-def p_value(p: float, level: float = 0.05) -> str:
-    """Format ``p = 0.012`` or ``p < 0.001``, with digits that show on which side of `level` p is.
+def p_value(p: float) -> str:
+    """Format ``p = 0.012`` or ``p < 0.001``, with digits that show on which side of 0.05 p is.
 
     Returns an empty string for NaN.
     """
@@ -136,7 +142,7 @@ def p_value(p: float, level: float = 0.05) -> str:
     if p < _MIN_P:
         return f"p < {_MIN_P:g}"
     texts = (f"{p:.{digits}g}" for digits in range(2, 18))
-    return f"p = {next((text for text in texts if float(text) != level), level)}"
+    return f"p = {next((text for text in texts if float(text) != _LEVEL), _LEVEL)}"
 
 
 def duration(seconds: float) -> str:
@@ -194,14 +200,14 @@ def first_problems(sentences: Sequence[str]) -> list[str]:
     return [*sentences[:_MAX_PROBLEMS], *rest]
 
 
-def did_you_mean(name: str, names: Iterable[str], limit: int = 3) -> str:
+def did_you_mean(name: str, names: Iterable[str]) -> str:
     """Format ``Did you mean 'price'?``, ignoring case; an empty string if no name is similar."""
     by_folded: dict[str, list[str]] = {}
     for candidate in names:
         by_folded.setdefault(candidate.casefold(), []).append(candidate)
-    folded = get_close_matches(name.casefold(), by_folded, n=limit, cutoff=0.5)
-    close = [repr(candidate) for spelling in folded for candidate in by_folded[spelling]][:limit]
-    return f"Did you mean {' or '.join(close)}?" if close else ""
+    folded = get_close_matches(name.casefold(), by_folded, n=_MAX_SIMILAR, cutoff=0.5)
+    close = [repr(candidate) for spelling in folded for candidate in by_folded[spelling]]
+    return f"Did you mean {' or '.join(close[:_MAX_SIMILAR])}?" if close else ""
 
 
 def suggestion(name: str, names: Iterable[str], title: str) -> str:

@@ -43,7 +43,7 @@ _FIT_ROWS = 5
 """Rows that `directgp fit` needs, at least."""
 
 
-def open_data(options: DataOptions, command: str = "fit", **columns: str | None) -> Opened:
+def open_data(options: DataOptions, command: str, **columns: str | None) -> Opened:
     """Read the data and prepare them for a command; `columns` are row constants and weights.
 
     An `InvalidTableError` has all problems, and the options with which the command works.

@@ -11,14 +11,14 @@ import numpy as np
 import torch
 from pydantic import FiniteFloat, JsonValue
 
-from directgp.errors import InvalidInputError, UnsupportedError, cause_of
+from directgp.errors import cause_of
 from directgp.estimators.outputs import hold
 from directgp.estimators.predictions import PredictingEstimator
 from directgp.estimators.preprocessing import ColumnScaling, Imputation, Scalings
 from directgp.estimators.settings import DESCRIBED, device_of
 from directgp.estimators.summary import summary_of
 from directgp.likelihoods.capabilities import description
-from directgp.persistence import MODEL, ModelState, likelihood_spec, load_model, save_model
+from directgp.persistence import MODEL, ModelState, load_model, save_model
 from directgp.training.result import (
     BetaPath,
     Count,
@@ -96,18 +96,7 @@ def save(
     Raises `InvalidInputError` if the file could not be loaded again.
     """
     state = replace(state_of(model), table=table)
-    for output in (state, *state.others):
-        likelihood_spec(output.likelihood)
-    try:
-        _loaded(state, model.device)
-    except UnsupportedError:
-        raise
-    except Exception as error:
-        raise InvalidInputError(
-            f"The model cannot be saved: {cause_of(error)}. Change the parameter that the cause"
-            " names, and fit again."
-        ) from error
-    save_model(path, state)
+    save_model(path, state, lambda decoded: _loaded(decoded, model.device))
 
 
 def state_of(model: PredictingEstimator) -> ModelState:
