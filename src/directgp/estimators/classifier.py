@@ -1,10 +1,9 @@
 """Implement the classifier of two or more classes."""
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any, cast, final
+from typing import TYPE_CHECKING, Any, final
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 from sklearn.base import ClassifierMixin
 from sklearn.utils.multiclass import check_classification_targets
@@ -28,8 +27,7 @@ from directgp.likelihoods.capabilities import Classes
 from directgp.metrics import one_against_rest
 from directgp.plots import plot_label_curve, plot_reliability
 from directgp.plots.style import require_matplotlib
-from directgp.predictive import predictive_log_density
-from directgp.predictive.moments import class_log_probabilities
+from directgp.predictive.api import label_log_probabilities
 from directgp.registry import LIKELIHOODS, likelihoods_of
 from directgp.shapes import Marginals
 from directgp.text import joined
@@ -260,15 +258,10 @@ n_iter_, findings_, feature_importances_, n_features_in_, feature_names_in_
     def _log_proba(self, X: ArrayLike, method: str) -> NDArray[np.float64]:
         """Return log probabilities of the classes, one column each."""
 
-        def every(likelihood: Likelihood, q: Marginals, _: slice) -> list[Tensor]:
-            return [*class_log_probabilities(cast(Classes, likelihood), q)]
-
-        def both(likelihood: Likelihood, q: Marginals, _: slice) -> list[Tensor]:
-            labels = (torch.full_like(q.mean, label) for label in (0.0, 1.0))
-            return [predictive_log_density(likelihood, y, q) for y in labels]
+        def compute(likelihood: Likelihood, q: Marginals, _: slice) -> list[Tensor]:
+            return [*label_log_probabilities(likelihood, q)]
 
         check_is_fitted(self)
-        compute = every if isinstance(self.likelihood_, Classes) else both
         return np.stack(self._over_blocks(X, method, compute), axis=1)
 
     @override
