@@ -34,9 +34,6 @@ _SMALL = 1e-5
 _MIN_P = 0.001
 """Smallest p-value that is written with its digits."""
 
-_LEVEL = 0.05
-"""Level of significance."""
-
 _WIDTH = 100
 """Columns of plain text."""
 
@@ -132,8 +129,8 @@ def percent(share: float, decimals: int | None = None) -> str:
     return f"{number(100 * share, 4) if decimals is None else fixed(100 * share, decimals)} %"
 
 
-def p_value(p: float) -> str:
-    """Format ``p = 0.012`` or ``p < 0.001``, with digits that show on which side of 0.05 p is.
+def p_value(p: float, level: float = 0.05) -> str:
+    """Format ``p = 0.012`` or ``p < 0.001``, with digits that show on which side of `level` p is.
 
     Returns an empty string for NaN.
     """
@@ -142,7 +139,7 @@ def p_value(p: float) -> str:
     if p < _MIN_P:
         return f"p < {_MIN_P:g}"
     texts = (f"{p:.{digits}g}" for digits in range(2, 18))
-    return f"p = {next((text for text in texts if float(text) != _LEVEL), _LEVEL)}"
+    return f"p = {next((text for text in texts if float(text) != level), level)}"
 
 
 def duration(seconds: float) -> str:
