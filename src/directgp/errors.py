@@ -62,6 +62,10 @@ class InvalidTableError(InvalidInputError):
         self.instead: list[str] = []
         """Options with which the command works, or words of another command that works."""
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickle the problems, of which the message is made; processes return errors so."""
+        return type(self), (self.problems,), self.__dict__
+
 
 class UnsupportedError(DirectGPError, TypeError):
     """A rule or a loss does not support the likelihood."""
@@ -96,6 +100,11 @@ class MissingExtraError(DirectGPError, ImportError):
 
     def __init__(self, who: str, library: str, extra: str) -> None:
         super().__init__(f"{who} needs {library}. Run: pip install 'directgp[{extra}]'.")
+        self._arguments = (who, library, extra)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickle the arguments, of which the message is made; processes return errors so."""
+        return type(self), self._arguments, self.__dict__
 
 
 class DirectGPWarning(UserWarning):

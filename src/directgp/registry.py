@@ -124,6 +124,11 @@ class RowConstant:
     proportional: bool = False
     """Whether the mean of y is proportional to the constant, for a given f."""
 
+    @property
+    def of_target(self) -> bool:
+        """Whether it is a part of the target, such as its upper end: predictions do not use it."""
+        return self.scales == "as target"
+
 
 MAX_COUNT = 2**53
 """Largest count: float64 does not tell larger ones from their neighbours."""

@@ -49,6 +49,9 @@ _MAX_CELL = 40
 _MAX_NAMES = 8
 """Names in a list; the rest is counted."""
 
+_MAX_SIMILAR = 3
+"""Names in a question such as "Did you mean 'price'?"."""
+
 _MAX_PROBLEMS = 20
 """Largest number of problems in a message; a wide table may have thousands."""
 
@@ -109,6 +112,8 @@ def with_error(value: float, error: float, decimals: int | None = None) -> str:
     if decimals is None:
         decimals = decimals_for([value], [error])
     size = max(abs(value), error)
+    if size == 0 and decimals > _MAX_DECIMALS:
+        return "0 ± 0"
     if decimals <= _MAX_DECIMALS and size < _LARGE:
         return f"{fixed(value, decimals)} ± {fixed(error, decimals)}"
     exponent = _exponent(size)
@@ -192,14 +197,14 @@ def first_problems(sentences: Sequence[str]) -> list[str]:
     return [*sentences[:_MAX_PROBLEMS], *rest]
 
 
-def did_you_mean(name: str, names: Iterable[str], limit: int = 3) -> str:
+def did_you_mean(name: str, names: Iterable[str]) -> str:
     """Format ``Did you mean 'price'?``, ignoring case; an empty string if no name is similar."""
     by_folded: dict[str, list[str]] = {}
     for candidate in names:
         by_folded.setdefault(candidate.casefold(), []).append(candidate)
-    folded = get_close_matches(name.casefold(), by_folded, n=limit, cutoff=0.5)
-    close = [repr(candidate) for spelling in folded for candidate in by_folded[spelling]][:limit]
-    return f"Did you mean {' or '.join(close)}?" if close else ""
+    folded = get_close_matches(name.casefold(), by_folded, n=_MAX_SIMILAR, cutoff=0.5)
+    close = [repr(candidate) for spelling in folded for candidate in by_folded[spelling]]
+    return f"Did you mean {' or '.join(close[:_MAX_SIMILAR])}?" if close else ""
 
 
 def suggestion(name: str, names: Iterable[str], title: str) -> str:

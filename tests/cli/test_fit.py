@@ -81,6 +81,28 @@ def test_rows_stay_beside_their_exposures_when_some_are_left_out(here: Path) -> 
     assert one.num_rows_ == 35
 
 
+@pytest.mark.parametrize(
+    ("option", "allowed"),
+    [
+        ("--exposure", "positive, from 1e-150 to 1e+150"),
+        ("--trials", "whole numbers from 1 to 9,007,199,254,740,992"),
+        ("--weights", "from 0 to 1e+150"),
+    ],
+)
+def test_values_of_rows_are_named_by_the_rows_of_the_file(
+    here: Path, option: str, allowed: str
+) -> None:
+    x = [None if row == 1 else row / 40 for row in range(40)]
+    own = [-1 if row in (5, 9) else 50 for row in range(40)]
+    write_csv(pa.table({"x": x, "k": [row % 4 for row in range(40)], "own": own}), here / "t.csv")
+    words = ("fit", "t.csv", "--target", "k", "--task", "count", "--drop-missing", *QUICK)
+    answer = run(*words, option, "own", "--out", "m")
+    assert answer.code == 1 and answer.err.endswith(
+        f"Error: Column 'own' of {option} must be {allowed}. Got -1 in row 6 and others in 1 row."
+        " Correct or remove such rows.\n"
+    )
+
+
 def test_what_it_says(here: Path) -> None:
     write_csv(regression_table(), here / "reg.csv")
     answer = run("fit", "reg.csv", "--target", "y", "--drop", "code", "--out", "my model", *QUICK)

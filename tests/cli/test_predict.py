@@ -367,6 +367,79 @@ def test_exposures_and_targets_are_read_as_other_columns_are(here: Path) -> None
     }
 
 
+@pytest.fixture(scope="module")
+def censored(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a table of times and their upper ends, and a model of it."""
+    folder = tmp_path_factory.mktemp("censored")
+    random = np.random.default_rng(5)
+    x = random.uniform(-1, 1, 40)
+    time = np.exp(x + random.normal(scale=0.3, size=40))
+    end = np.where(np.arange(40) % 4 == 0, np.inf, time)
+    table = pa.table({"x": x, "time": time, "end": end})
+    pyarrow.parquet.write_table(table, folder / "times.parquet")
+    words = ("--target", "time", "--upper", "end", "--likelihood", "weibull", *QUICK)
+    answer = run("fit", folder / "times.parquet", *words, "--out", folder / "model")
+    assert answer.code == 0, answer.err
+    return folder
+
+
+def test_new_rows_need_no_upper_ends(censored: Path, here: Path) -> None:
+    table = pyarrow.parquet.read_table(censored / "times.parquet")
+    whole = predicted(censored / "model", censored / "times.parquet")
+    empty = table.select(["x"]).append_column("end", pa.nulls(40, pa.float64()))
+    for name, new in (("x", table.select(["x"])), ("empty", empty)):
+        pyarrow.parquet.write_table(new, f"{name}.parquet")
+        assert predicted(censored / "model", f"{name}.parquet", "--force").equals(whole)
+    pyarrow.parquet.write_table(table.drop_columns(["end"]), "time.parquet")
+    answer = run("predict", censored / "model", "time.parquet", "--out", "p.csv")
+    assert answer.err == (
+        "'time' has no upper ends, as DATA has no column 'end': predictions are not scored.\n"
+    )
+
+
+def test_censored_targets_count_in_the_density_alone(censored: Path, here: Path) -> None:
+    table = pyarrow.parquet.read_table(censored / "times.parquet")
+    x, y, end = (table.column(name).to_numpy().copy() for name in ("x", "time", "end"))
+    words = ("predict", censored / "model", censored / "times.parquet", "--out", "p.csv")
+    found = json.loads(run(*words, "--json").out)
+    exact = end == y
+    model, X = load(censored / "model" / "model.safetensors"), pa.table({"x": x})
+    assert (found["scored_rows"], exact.sum()) == (40, 30)
+    assert found["scores"]["nll"] == pytest.approx(model.nll(X, y, upper=end))
+    error = model.predict(X)[exact] - y[exact]
+    assert found["scores"]["mse"] == pytest.approx(np.mean(error**2))
+    said = run(*words, "--force").out
+    assert said.endswith("The NLL alone counts 10 censored targets.\n")
+    end[3] = np.nan
+    pyarrow.parquet.write_table(table.set_column(2, "end", [end]), "gap.parquet")
+    gap = predicted(censored / "model", "gap.parquet")
+    assert gap.column("reason")[3].as_py() == "end is missing (not scored)"
+    assert gap.column("mean").null_count == 0
+
+
+@pytest.mark.parametrize(("name", "column", "value"), [("cnt", "k", -1.0), ("reg", "y", 1e200)])
+def test_a_target_that_cannot_be_is_named_by_its_row(
+    trained: Path, here: Path, name: str, column: str, value: float
+) -> None:
+    table = {"cnt": count_table, "reg": regression_table}[name]()
+    likelihood = type(load_folder(trained / name, "cpu")[0].likelihood_).__name__
+    values = [float(number) for number in table.column(column).to_pylist()]
+    # Row 3 cannot be predicted, and its target is not read.
+    values[2] = values[7] = values[20] = value
+    x = [None if row == 2 else number for row, number in enumerate(table.column("x").to_pylist())]
+    table = table.set_column(table.column_names.index(column), column, [values])
+    table = table.set_column(table.column_names.index("x"), "x", [pa.array(x)])
+    pyarrow.parquet.write_table(table, "bad.parquet")
+    words = ("predict", trained / name, "bad.parquet", "--out", "p.parquet")
+    answer = run(*words)
+    assert answer.code == 1 and not Path("p.parquet").exists()
+    assert answer.err.endswith(
+        f"Error: The target {column!r} must be a value that {likelihood} allows. Got {value:g} in"
+        " row 8. Correct or remove such rows, or ignore the target with --no-score.\n"
+    )
+    assert run(*words, "--no-score").code == 0
+
+
 def test_a_target_without_numbers_is_not_scored(trained: Path, here: Path) -> None:
     table = regression_table()
     write_csv(table.set_column(3, "y", [["TBD"] * 40]), here / "new.csv")

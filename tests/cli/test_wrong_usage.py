@@ -52,7 +52,25 @@ USAGE = [
     ),
     (
         "fit reg.csv --target y --out m --time-budget 0",
-        "--time-budget must be positive. Got 0.",
+        "--time-budget must be positive and finite. Got 0.",
+    ),
+    (
+        "fit reg.csv --target y --out m --time-budget inf",
+        "--time-budget must be positive and finite. Got inf.",
+    ),
+    (
+        "fit reg.csv --target y --out m --missing impute --drop-missing",
+        "--missing impute and --drop-missing cannot be given together. Leave one out.",
+    ),
+    (
+        "fit reg.csv --target y --drop code --likelihood gaussian_known_noise --out m",
+        "--noise must be given with --likelihood gaussian_known_noise. Got none."
+        " Give --noise COLUMN.",
+    ),
+    (
+        "predict reg reg.csv --out p.csv --quantiles 0.1,0.10000001",
+        "--interval and --quantiles must be numbers that name different columns. Got two for"
+        " 'q0.1'. Give them with fewer digits, or leave one out.",
     ),
     (
         "fit reg.csv --target y --out m --beta=-1",

@@ -64,6 +64,13 @@ def test_a_summary_is_text_and_values() -> None:
     assert two._repr_html_().count("Output ") == 2
 
 
+def test_a_summary_is_of_the_fit_and_not_of_parameters_set_later() -> None:
+    model = SparseGPRegressor(**REGRESSION).fit(X, Y)
+    before = model.summary()
+    assert "β             1, as given" in before
+    assert model.set_params(objective="crps", beta="auto").summary() == before
+
+
 def test_predictions_are_tables_of_the_library_of_the_features() -> None:
     model = regressor()
     found = model.predict_frame(TABLE[:5], intervals=[0.5, 0.9], quantiles=[0.1])

@@ -138,7 +138,7 @@ TARGETS = [
         "probit of three classes",
         lambda: classifier(y=np.arange(N) % 3, likelihood="probit"),
         D,
-        "'auto' or 'softmax' for 3 classes. Got 'probit'.*OneVsRestClassifier",
+        "'auto', 'softmax', .* or 'ordinal' for 3 classes. Got 'probit'.*OneVsRestClassifier",
     ),
     Row("real labels", lambda: classifier(y=Y), V, "Unknown label type: continuous"),
     Row("missing label", lambda: classifier(y=put(LABELS, 2, None)), D, "y contains NaN.*row 2"),

@@ -307,7 +307,7 @@ def test_targets_of_another_number_are_refused(model: Any) -> None:
     for y in (Y, TABLE[:, :2]):
         with pytest.raises(InvalidInputError, match=r"must be of shape \(n, 3\)"):
             model.nll(X, y)
-    with pytest.raises(InvalidInputError, match=r"with a value\. Got only missing ones"):
+    with pytest.raises(InvalidInputError, match=r"at least one value\. Got only missing values"):
         model.score(X[:3], TABLE[:3] * np.nan)
     for wrong in (np.ones((24, 2)), np.ones(5), np.ones(())):
         with pytest.raises(InvalidInputError, match=r"noise .* of shape \(24,\) or \(24, 3\)"):

@@ -169,6 +169,7 @@ def test_both_classes_are_named_where_the_first_rows_have_one() -> None:
         (["yes", "maybe"], "'no' in row"),
         ([None, "yes"], "none of them missing. Got None"),
         ([np.nan, 1.0], "none of them missing. Got nan"),
+        (["yes", "no", np.nan], "none of them missing. Got nan"),
         (np.array([1, "yes"], dtype=object), "labels of one type.*Got int, str"),
     ],
 )
@@ -176,6 +177,16 @@ def test_classes_that_cannot_be_are_refused(classes: Any, what: str) -> None:
     model = classifier()
     with pytest.raises(InvalidInputError, match=what):
         model.partial_fit(X, LABELS, classes=classes)
+    assert not hasattr(model, "classes_")
+
+
+def test_the_likelihood_is_for_all_classes_that_are_named() -> None:
+    model = classifier(likelihood="probit")
+    with pytest.raises(InvalidInputError, match=r"for 3 classes\. Got 'probit'"):
+        model.partial_fit(X, LABELS, classes=["yes", "no", "maybe"])
+    model.set_params(likelihood="probits")
+    with pytest.raises(ValueError, match="The 'likelihood' parameter"):
+        model.partial_fit(X, LABELS, classes=["yes", "no", "maybe"])
     assert not hasattr(model, "classes_")
 
 

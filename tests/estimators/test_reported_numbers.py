@@ -125,6 +125,8 @@ def test_d2_is_against_a_constant_rate() -> None:
     plain = SparseGPCountRegressor(**GIVEN, likelihood="poisson").fit(X, np.round(np.exp(Y)))
     with pytest.warns(UndefinedMetricWarning, match="every count is 0"):
         assert np.isnan(plain.score(X, np.zeros(60)))
+    with pytest.warns(UndefinedMetricWarning, match="constant rate already fits"):
+        assert np.isnan(plain.score(X, np.full(60, 4.0)))
 
 
 def test_a_first_fit_is_not_compared_with_an_earlier_one() -> None:

@@ -239,6 +239,16 @@ def test_a_loaded_model_is_fitted_and_cloned_as_any(tmp_path: Path) -> None:
     loaded.set_params(warm_start=True).fit(X, Y)
 
 
+def test_a_saved_model_has_the_structure_of_its_fit(tmp_path: Path) -> None:
+    model = regressor(max_iter=5).set_params(kernel="matern12", objective="crps", random_state=7)
+    loaded = again(model, tmp_path)
+    assert (loaded.kernel, loaded.random_state) == (regressor().kernel, 7)
+    assert summary(loaded) == summary(model)
+    loaded.set_params(kernel="matern12")
+    with pytest.raises(InvalidInputError, match="Got other values of kernel"):
+        loaded.partial_fit(X, Y)
+
+
 def test_a_pickled_copy_of_a_loaded_model_is_equal(tmp_path: Path) -> None:
     loaded = again(regressor(), tmp_path)
     assert_same(pickle.loads(pickle.dumps(loaded)), loaded)
@@ -427,7 +437,7 @@ def test_what_could_not_be_loaded_is_not_saved(tmp_path: Path) -> None:
     model = regressor()
     model.save(tmp_path / "model")
     before = (tmp_path / "model").read_bytes()
-    for change in ({"beta_": math.nan}, {"beta": -1.0}, {"findings_": ("x" * 10**5,)}):
+    for change in ({"beta_": math.nan}, {"tol": -1.0}, {"findings_": ("x" * 10**5,)}):
         changed = copy.copy(model)
         for name, value in change.items():
             setattr(changed, name, value)

@@ -1,10 +1,14 @@
 """The error classes and the form of messages."""
 
+import pickle
 import re
+from typing import Any
 
 import pytest
 import torch
 
+from directgp import errors
+from directgp.cli.fit import NothingTrainedError
 from directgp.errors import (
     DirectGPError,
     InvalidInputError,
@@ -31,6 +35,27 @@ def test_every_error_is_ours_and_of_a_usual_kind(
 ) -> None:
     assert issubclass(error, DirectGPError)
     assert issubclass(error, builtin)
+
+
+ARGUMENTS: dict[str, tuple[Any, ...]] = {
+    "InvalidTableError": ([TableProblem("No rows.", {"--drop": ("a",)}), TableProblem("No a.")],),
+    "MissingExtraError": ("plots", "matplotlib", "plot"),
+}
+CLASSES = [
+    cls
+    for name in errors.__all__
+    if isinstance(cls := getattr(errors, name), type) and issubclass(cls, BaseException)
+]
+
+
+@pytest.mark.parametrize("cls", [*CLASSES, NothingTrainedError], ids=lambda cls: cls.__name__)
+def test_every_error_crosses_to_another_process(cls: type[Exception]) -> None:
+    own = () if cls is NothingTrainedError else ("It broke.",)
+    error = cls(*ARGUMENTS.get(cls.__name__, own))
+    error.add_note("In fold 2.")
+    twin = pickle.loads(pickle.dumps(error))
+    assert type(twin) is cls and str(twin) == str(error)
+    assert vars(twin) == vars(error)
 
 
 def said(values: list[float] | list[list[float]], remedy: str = "") -> str:

@@ -114,6 +114,8 @@ def test_errors_with_fixed_decimals() -> None:
     assert with_error(2.0, 0.1, 2) == "2.00 ± 0.10"
     assert with_error(2.0, math.inf, 2) == "2.00"
     assert with_error(math.nan, 0.1, 2) == "–"
+    assert with_error(0.0, 0.0, 2) == "0.00 ± 0.00"
+    assert with_error(0.0, 0.0, 7) == "0 ± 0"
 
 
 def test_percent() -> None:

@@ -12,7 +12,9 @@ from directgp.datasets.encoding import Encoding
 from directgp.datasets.problem import MIN_ROWS, Problem
 from directgp.datasets.readers import refuse_column
 from directgp.datasets.sources import open_source, prepare_source
-from directgp.errors import DirectGPError, InvalidTableError
+from directgp.errors import DirectGPError, InvalidTableError, refuse
+from directgp.registry import LARGEST, ROW_CONSTANTS
+from directgp.text import plural
 
 Column = NDArray[np.float64]
 
@@ -41,7 +43,7 @@ _FIT_ROWS = 5
 """Rows that `directgp fit` needs, at least."""
 
 
-def open_data(options: DataOptions, command: str = "fit", **columns: str | None) -> Opened:
+def open_data(options: DataOptions, command: str, **columns: str | None) -> Opened:
     """Read the data and prepare them for a command; `columns` are row constants and weights.
 
     An `InvalidTableError` has all problems, and the options with which the command works.
@@ -113,7 +115,25 @@ def _open(options: DataOptions, extra: Mapping[str, str], min_rows: int) -> Open
         needed=tuple(dict.fromkeys(extra.values())),
         min_rows=min_rows,
     )
+    for role, name in extra.items():
+        _check_values(role, name, problem)
     return Opened(problem, encoding, options, extra)
+
+
+def _check_values(role: str, name: str, problem: Problem) -> None:
+    """Raise `InvalidInputError` with the row of the first row constant or weight not allowed."""
+    values = problem.needed[name]
+    if role in ROW_CONSTANTS:
+        allowed = ROW_CONSTANTS[role].allowed
+        valid = ROW_CONSTANTS[role].valid(values)
+    else:
+        allowed = f"from 0 to {LARGEST:g}"
+        valid = (0 <= values) & (values <= LARGEST)
+    bad = np.flatnonzero(~valid)
+    if len(bad):
+        got = f"{values[bad[0]]:g} in row {problem.rows[bad[0]] + 1:,}"
+        got += f" and others in {plural(len(bad) - 1, 'row')}" if len(bad) > 1 else ""
+        refuse(f"Column {name!r} of --{role}", allowed, got, "Correct or remove such rows.")
 
 
 def named_columns(X: Column, names: Sequence[str]) -> pa.Table:

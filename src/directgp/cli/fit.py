@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, final
 
 from directgp.cli import options
-from directgp.cli.terminal import HELP, INTERRUPTED, Terminal, output_option
+from directgp.cli.terminal import HELP, INTERRUPTED, Terminal, WrongUsageError, output_option
 from directgp.errors import DirectGPError, require
 from directgp.registry import LIKELIHOODS, LOSSES, ROW_CONSTANTS, chosen_likelihood
 from directgp.text import duration, entry, joined, number, plural, shell_word, with_error
@@ -27,6 +27,10 @@ class NothingTrainedError(DirectGPError):
 
     def __init__(self) -> None:
         super().__init__("Interrupted before a model was trained; nothing is written.")
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickle without the message, which the class makes itself."""
+        return type(self), (), self.__dict__
 
 
 def fit(
@@ -100,7 +104,19 @@ def fit(
     opened = open_data(data_options, "fit", **columns)
     with options.usage_errors():
         chosen_likelihood(opened.problem.task, likelihood, opened.problem.num_classes)
+    if likelihood is not None and row_column is None:
+        _check_needs_no_column(likelihood)
     _train_and_save(opened, settings, out, force, terminal)
+
+
+def _check_needs_no_column(likelihood: str) -> None:
+    """Raise `WrongUsageError` for a likelihood that needs a constant of each row."""
+    rows = LIKELIHOODS[likelihood].load().rows
+    if rows.required:
+        raise WrongUsageError(
+            f"--{rows.argument} must be given with --likelihood {likelihood}. Got none."
+            f" Give --{rows.argument} COLUMN."
+        )
 
 
 def _train_and_save(

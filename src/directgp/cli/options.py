@@ -35,10 +35,10 @@ def checked(option: str, allowed: str, test: Callable[[Any], bool]) -> Callable[
 
 
 MAX_REPEATS = 1_000
-"""Repeats of an experiment: the standard error of as many is 3 % of the standard deviation."""
+"""Largest number of repeats; with 1,000 the standard error is 3 % of the standard deviation."""
 
 MAX_STEPS = 10**9
-"""Steps of a run: as many take weeks."""
+"""Largest number of steps of a run; 10⁹ steps take weeks."""
 
 _MAX_JOBS = 1_000
 """Processes: more than a machine has cores."""
@@ -73,7 +73,7 @@ Inducing = Annotated[str, model_option("auto|NUMBER", "Number of inducing inputs
 
 def time_budget_option(option: Callable[..., Any], text: str) -> Any:
     """Return the option ``--time-budget``, in the panel of the given option."""
-    check = checked("--time-budget", "positive", lambda value: value > 0)
+    check = checked("--time-budget", "positive and finite", lambda value: 0 < value < inf)
     return option("SECONDS", text, callback=check)
 
 
@@ -289,7 +289,11 @@ def listed(option: str, text: str | None, parse: Callable[[str, str], Any]) -> t
 
 
 def check_task(data: DataOptions, row_column: tuple[str, str] | None = None) -> None:
-    """Raise `WrongUsageError` if an option belongs to another task."""
+    """Raise `WrongUsageError` if an option belongs to another task, or two exclude each other."""
+    if data.drop_missing and data.missing not in ("error", "drop"):
+        raise WrongUsageError(
+            f"--missing {data.missing} and --drop-missing cannot be given together. Leave one out."
+        )
     required = [("--positive", "classification")] if data.positive is not None else []
     if row_column is not None:
         required.append((f"--{row_column[0]}", registry.ROW_CONSTANTS[row_column[0]].task))

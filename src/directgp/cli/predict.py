@@ -3,11 +3,12 @@
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, final
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, final
 
 from directgp.cli import options
 from directgp.cli.terminal import HELP, Terminal, WrongUsageError, output_option
 from directgp.errors import InvalidInputError, refuse
+from directgp.registry import ROW_CONSTANTS
 from directgp.text import csv_cell, number, plural
 
 if TYPE_CHECKING:
@@ -121,7 +122,7 @@ def predict(
     )
     from directgp.cli.model_folder import load_folder
     from directgp.cli.output_paths import check_output_file
-    from directgp.cli.prediction_rows import open_rows
+    from directgp.cli.prediction_rows import check_targets, open_rows
     from directgp.datasets.sources import open_source
 
     check_output_file(out, force, inputs=(Path(data),))
@@ -139,7 +140,14 @@ def predict(
     source = open_source(data, file.data_dir, file.reading)
     ids = tuple(dict.fromkeys(options.split_names(id_columns, set(source.table.names))))
     written = [*wanted.names(card), REASON]
+    repeated = next((name for name in written if written.count(name) > 1), None)
+    if repeated is not None:
+        raise WrongUsageError(
+            "--interval and --quantiles must be numbers that name different columns. Got two for"
+            f" {repeated!r}. Give them with fewer digits, or leave one out."
+        )
     table = open_rows(card, source, row_column, ids, written, score or density, drop_missing)
+    check_targets(fitted, card, table)
     if density and table.y is None:
         raise InvalidInputError(f"--density needs the target {card.target!r} in DATA. Got none.")
     if source.table.path is not None:
@@ -158,10 +166,10 @@ def predict(
         terminal.warn(f"{plural(skipped, 'row')} {what}, the first because {first}.")
     if not predicted:
         raise InvalidInputError("DATA must have rows that can be predicted. Got none.")
-    sums = _write(out, fitted, card, table, wanted)
-    scored = int(sums.pop("rows"))
+    totals = _write(out, fitted, card, table, wanted)
+    scored = totals["nll"].rows if "nll" in totals else 0
     num_rows = predicted if drop_missing else len(table.X)
-    scores = {name: total / scored for name, total in sums.items()} if scored and score else None
+    scores = {name: total.mean for name, total in totals.items()} if scored and score else None
     if scores and "mse" in scores:
         scores["rmse"] = scores["mse"] ** 0.5
     terminal.answer(
@@ -183,12 +191,34 @@ def predict(
         shown = {name: value for name, value in scores.items() if name != "mse"}
         parts = ", ".join(f"{names[name]} {number(value, 4)}" for name, value in shown.items())
         terminal.show(f"Compared with {card.target!r} in {plural(scored, 'row')}: {parts}.")
+        censored = scored - min(total.rows for total in totals.values())
+        if censored:
+            terminal.show(f"The NLL alone counts {plural(censored, 'censored target')}.")
+
+
+class Total(NamedTuple):
+    """The sum of a score over rows, and their number."""
+
+    value: float = 0.0
+    """Sum of the score."""
+
+    rows: int = 0
+    """Number of the rows."""
+
+    @property
+    def mean(self) -> float:
+        """The score of all rows."""
+        return self.value / self.rows
+
+    def plus(self, scores: Any) -> "Total":
+        """Return the total with the scores of more rows."""
+        return Total(self.value + float(scores.sum()), self.rows + len(scores))
 
 
 def _write(
     out: Path, model: Any, card: "ModelCard", rows: "PredictionRows", wanted: Predicted
-) -> dict[str, float]:
-    """Predict and write blocks of rows; return the sums of their scores, and "rows" scored."""
+) -> dict[str, Total]:
+    """Predict and write blocks of rows; return the total of each score."""
     import numpy as np
     import pyarrow as pa
 
@@ -198,7 +228,7 @@ def _write(
     kinds = {PREDICTED_LABEL: pa.string()}
     fields = [pa.field(name, kinds.get(name, pa.float64())) for name in wanted.names(card)]
     schema = pa.schema([*rows.ids.schema, *fields, pa.field(REASON, pa.string())])
-    sums = {"rows": 0.0}
+    totals: dict[str, Total] = {}
     is_text_file = not out.name.lower().endswith((".parquet", ".feather"))
     if is_text_file:
         schema = pa.schema([field.with_name(csv_cell(field.name)) for field in schema])
@@ -208,16 +238,18 @@ def _write(
             usable = rows.usable[start:stop]
             usable_rows = start + np.flatnonzero(usable)
             X = named_columns(rows.X[usable_rows], card.encoding.feature_names)
-            constants = {}
+            of_inputs: dict[str, Any] = {}
+            of_targets: dict[str, Any] = {}
             if rows.row_values is not None:
                 argument, values = rows.row_values
-                constants[argument] = values[usable_rows]
+                of_rows = of_targets if ROW_CONSTANTS[argument].of_target else of_inputs
+                of_rows[argument] = values[usable_rows]
             y = None if rows.y is None else rows.y[usable_rows]
-            predicted = wanted.columns(model, card, X, constants) if len(usable_rows) else []
+            predicted = wanted.columns(model, card, X, of_inputs) if len(usable_rows) else []
             if y is not None and len(usable_rows):
-                density = _log_density(model, X, y, constants)
-                for name, value in _sums(card, y, density, predicted):
-                    sums[name] = sums.get(name, 0.0) + value
+                density = _log_density(model, X, y, of_inputs | of_targets)
+                for name, scores in _scores(card, y, of_targets.get("upper"), density, predicted):
+                    totals[name] = totals.get(name, Total()).plus(scores)
                 predicted += [density] if wanted.density else []
             ids = rows.ids.slice(start, stop - start)
             # A missing index takes a missing value.
@@ -229,7 +261,7 @@ def _write(
             cells = [_safe_cells(column) for column in cells] if is_text_file else cells
             table = pa.table(cells, schema=schema)
             write(table.filter(pa.array(usable)) if wanted.drop_missing else table)
-    return sums
+    return totals
 
 
 def _safe_cells(column: Any) -> Any:
@@ -258,26 +290,27 @@ def _log_density(model: Any, X: Any, y: Any, constants: dict[str, Any]) -> Any:
     return density
 
 
-def _sums(
-    card: "ModelCard", y: Any, density: Any, predicted: list[Any]
-) -> Iterator[tuple[str, float]]:
-    """Yield the sum of each score over rows with a target, and "rows", their number."""
+def _scores(
+    card: "ModelCard", y: Any, upper: Any, density: Any, predicted: list[Any]
+) -> Iterator[tuple[str, Any]]:
+    """Yield each score of the rows with a target; only the density scores censored targets."""
     import numpy as np
 
     observed = np.isfinite(y)
     if not observed.any():
         return
-    y = y[observed]
-    columns = [column[observed] for column in predicted]
-    yield "rows", float(len(y))
-    yield "nll", -float(density[observed].sum())
+    yield "nll", -density[observed]
     if card.classes is not None:
-        label = next(column for column in columns if column.dtype == object)
-        yield "error", float((label != np.array(card.classes, dtype=object)[y.astype(int)]).sum())
+        label = next(column for column in predicted if column.dtype == object)[observed]
+        yield "error", label != np.array(card.classes, dtype=object)[y[observed].astype(int)]
         return
-    mean, _, lower, upper = columns[:4]
+    exact = observed if upper is None else observed & (upper <= y)
+    if not exact.any():
+        return
+    y = y[exact]
+    mean, _, lower, upper_end = (column[exact] for column in predicted[:4])
     if card.task == "count":
-        yield "mre", float((np.abs(mean - y) / np.maximum(1, y)).sum())
+        yield "mre", np.abs(mean - y) / np.maximum(1, y)
     else:
-        yield "mse", float(((mean - y) ** 2).sum())
-    yield "coverage", float(((lower <= y) & (y <= upper)).sum())
+        yield "mse", (mean - y) ** 2
+    yield "coverage", (lower <= y) & (y <= upper_end)

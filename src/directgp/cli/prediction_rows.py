@@ -1,7 +1,7 @@
 """Read the rows that a model predicts, with their ids, row constants and targets."""
 
 from collections.abc import Collection, Mapping, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -44,8 +44,11 @@ class PredictionRows(NamedTuple):
     ids: pa.Table
     """The columns to copy, or the numbers of the rows."""
 
+    numbers: NDArray[np.int64]
+    """The number of each row in the file, from 1."""
+
     row_values: tuple[str, Column] | None
-    """The constant of each row, by the name of its argument."""
+    """The constant of each row, by the name of its argument; NaN where the row is not used."""
 
     y: Column | None
     """Targets as in training, with NaN for missing ones; None if the table has no targets."""
@@ -72,9 +75,22 @@ def open_rows(
     `written` are the columns of the output, whose names ids cannot have. `drop_missing` accepts
     that rows with more or fewer values than names are left out.
     """
-    row_column = row_column or card.row_column
-    argument, row_name = row_column or (None, None)
     names = source.table.names
+    # The upper end of a target is needed where targets are scored, and nowhere else.
+    is_scored = score and card.target in names
+    notes = list[str]()
+    if row_column is None and card.row_column is not None:
+        constant_of_fit, column_of_fit = card.row_column
+        of_target = ROW_CONSTANTS[constant_of_fit].of_target
+        if not of_target or (is_scored and column_of_fit in names):
+            row_column = card.row_column
+        elif is_scored:
+            is_scored = False
+            notes.append(
+                f"{card.target!r} has no upper ends, as DATA has no column {column_of_fit!r}:"
+                " predictions are not scored."
+            )
+    argument, row_name = row_column or (None, None)
     decimals = source.table.reading.decimals(source.table.decimal)
     encoding = card.encoding
     used = [*encoding.column_names, *([row_name] if row_name else [])]
@@ -89,8 +105,7 @@ def open_rows(
         if name in written:
             got = f"{name!r}, which is one of the predictions"
             refuse("--id", "a column of another name", got, "Rename it in the data.")
-    also = [*id_columns, *([card.target] if score else [])]
-    wanted = [name for name in dict.fromkeys([*used, *also]) if name in columns_of_table]
+    wanted = list(dict.fromkeys([*used, *id_columns, *([card.target] if is_scored else [])]))
     # An id such as 007 stays text, unless the model uses it as a number.
     as_text = {*encoding.verbatim, *(set(id_columns) - {*used, card.target})}
     table = source.table.read(wanted, as_text=as_text)
@@ -103,7 +118,6 @@ def open_rows(
     encoded = encoding.encode(table, decimal)
     row_values = None
     y = None
-    notes = list[str]()
     usable = encoded.usable
     reasons = encoded.reasons
 
@@ -111,23 +125,68 @@ def open_rows(
         for row, fault in faults.items():
             reasons.add([row], fault + then)
 
-    if argument is not None and row_name is not None:
-        column = table.column(row_name)
-        values, faults = _row_values(column, row_name, ROW_CONSTANTS[argument], decimals)
-        row_values = argument, values
-        usable[list(faults)] = False
-        explain(faults)
-    target = table.column(card.target) if score and card.target in table.column_names else None
+    target = table.column(card.target) if is_scored else None
     if target is not None and not is_missing(target).all():
         y, faults = _targets(target, card, decimals)
         explain(faults, " (not scored)")
         if y is None:
             notes.append(f"{card.target!r} has no numbers: predictions are not scored.")
+    if argument is not None and row_name is not None:
+        constant = ROW_CONSTANTS[argument]
+        column = table.column(row_name)
+        values, faults = _row_values(column, row_name, constant, decimals)
+        row_values = argument, values
+        if not constant.of_target:
+            usable[list(faults)] = False
+            explain(faults)
+        elif y is not None:
+            faults = {row: fault for row, fault in faults.items() if not np.isnan(y[row])}
+            y[list(faults)] = np.nan
+            explain(faults, " (not scored)")
     ids = _plain_ids(table.select(list(id_columns)))
+    numbers = np.arange(1, table.num_rows + len(irregular) + 1)
+    numbers = np.setdiff1d(numbers, irregular)
     if not id_columns:
-        rows = np.arange(1, table.num_rows + len(irregular) + 1)
-        ids = pa.table({ROW_NUMBER: np.setdiff1d(rows, irregular)})
-    return PredictionRows(encoded.X, usable, reasons, ids, row_values, y, notes)
+        ids = pa.table({ROW_NUMBER: numbers})
+    return PredictionRows(encoded.X, usable, reasons, ids, numbers, row_values, y, notes)
+
+
+def check_targets(model: Any, card: ModelCard, rows: PredictionRows) -> None:
+    """Raise `InvalidInputError` with the row of the first target that the model cannot score."""
+    from directgp.estimators.validation import RowValues  # imports torch
+
+    y = rows.y
+    # Labels that are no class are refused where they are encoded.
+    if y is None or card.classes is not None:
+        return
+    scored = np.flatnonzero(rows.usable & ~np.isnan(y))
+
+    def is_valid(some: NDArray[np.int64]) -> bool:
+        constants = None
+        if rows.row_values is not None:
+            argument, values = rows.row_values
+            constants = RowValues(argument, values[some])
+        try:
+            model._check_targets(y[some], constants, "directgp predict")
+        except InvalidInputError:
+            return False
+        return True
+
+    if not len(scored) or is_valid(scored):
+        return
+    # Bisection: the first invalid target is in scored[first:stop].
+    first = 0
+    stop = len(scored)
+    while stop - first > 1:
+        middle = (first + stop) // 2
+        if is_valid(scored[first:middle]):
+            first = middle
+        else:
+            stop = middle
+    row = scored[first]
+    allowed = f"a value that {type(model.likelihood_).__name__} allows"
+    remedy = "Correct or remove such rows, or ignore the target with --no-score."
+    refuse(f"The target {card.target!r}", allowed, f"{y[row]:g} in row {rows.numbers[row]}", remedy)
 
 
 def _plain_ids(ids: pa.Table) -> pa.Table:

@@ -1,10 +1,9 @@
 """Implement the classifier of two or more classes."""
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any, cast, final
+from typing import TYPE_CHECKING, Any, final
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 from sklearn.base import ClassifierMixin
 from sklearn.utils.multiclass import check_classification_targets
@@ -28,10 +27,10 @@ from directgp.likelihoods.capabilities import Classes
 from directgp.metrics import one_against_rest
 from directgp.plots import plot_label_curve, plot_reliability
 from directgp.plots.style import require_matplotlib
-from directgp.predictive import predictive_log_density
-from directgp.predictive.moments import class_log_probabilities
-from directgp.registry import LIKELIHOODS
+from directgp.predictive.api import label_log_probabilities
+from directgp.registry import LIKELIHOODS, likelihoods_of
 from directgp.shapes import Marginals
+from directgp.text import joined
 from directgp.training.validation import Given
 
 if TYPE_CHECKING:
@@ -50,7 +49,7 @@ class SparseGPClassifier(ClassifierMixin, SparseGPEstimator):
     objective : str or PointLoss, default="log_loss"
         The training loss: "log_loss", "elbo", "square_loss" (probit), "zero_one_cost", or a point
         loss of your own. A `ZeroOneCost` with two costs also changes the threshold of `predict`.
-    likelihood : {"auto", "probit", "logistic", "softmax", "robust_max"} or Likelihood, \
+    likelihood : {"auto", "probit", "logistic", "softmax", "robust_max", "ordinal"} or Likelihood, \
 default="auto"
         p(y given f); "auto" is probit, which has closed forms, for two classes and softmax for
         more. "probit" and "logistic" are for two classes.
@@ -136,6 +135,9 @@ n_iter_, findings_, feature_importances_, n_features_in_, feature_names_in_
                 before = self.classes_ if trained else None
                 who = f"classes of {self._who('partial_fit')}"
                 self.classes_ = validation.declared_classes(classes, before, who)
+                if not trained:
+                    self._check_parameters()
+                    self._check_likelihood(self._who("partial_fit"))
             if trained:
                 self._partial_fit(X, y, sample_weight)
             else:
@@ -256,15 +258,10 @@ n_iter_, findings_, feature_importances_, n_features_in_, feature_names_in_
     def _log_proba(self, X: ArrayLike, method: str) -> NDArray[np.float64]:
         """Return log probabilities of the classes, one column each."""
 
-        def every(likelihood: Likelihood, q: Marginals, _: slice) -> list[Tensor]:
-            return [*class_log_probabilities(cast(Classes, likelihood), q)]
-
-        def both(likelihood: Likelihood, q: Marginals, _: slice) -> list[Tensor]:
-            labels = (torch.full_like(q.mean, label) for label in (0.0, 1.0))
-            return [predictive_log_density(likelihood, y, q) for y in labels]
+        def compute(likelihood: Likelihood, q: Marginals, _: slice) -> list[Tensor]:
+            return [*label_log_probabilities(likelihood, q)]
 
         check_is_fitted(self)
-        compute = every if isinstance(self.likelihood_, Classes) else both
         return np.stack(self._over_blocks(X, method, compute), axis=1)
 
     @override
@@ -292,11 +289,12 @@ n_iter_, findings_, feature_importances_, n_features_in_, feature_names_in_
             got = f"{type(likelihood).__name__}({likelihood.num_classes})"
             require(likelihood.num_classes == number, owner, f"one of {number} classes", got)
         elif number > 2 and likelihood != "auto":
-            name = likelihood if isinstance(likelihood, str) else type(likelihood).__name__
+            got = likelihood if isinstance(likelihood, str) else type(likelihood).__name__
             many = isinstance(likelihood, str) and LIKELIHOODS[likelihood].many_classes
-            allowed = f"'auto' or 'softmax' for {number} classes"
+            names = ("auto", *likelihoods_of("classification", num_classes=number))
+            allowed = f"{joined([repr(name) for name in names], 'or')} for {number} classes"
             remedy = "Or use sklearn.multiclass.OneVsRestClassifier, one model per class."
-            require(many, owner, allowed, repr(name), remedy)
+            require(many, owner, allowed, repr(got), remedy)
 
     @override
     def _trained(self, fit: Fit, examples: Given | None) -> Fitted:

@@ -48,8 +48,9 @@ class SparseGPCountRegressor(RegressorMixin, SparseGPEstimator):
     likelihood : str or Likelihood, default="auto"
         "poisson", "poisson_softplus", "negative_binomial" (for overdispersed counts), "com_poisson"
         (for underdispersed ones), "zero_inflated_poisson", "zero_inflated_negative_binomial" or
-        "binomial" (needs trials). "auto" takes the first, the third or the fourth, or where zeros
-        are too many one with extra zeros, whichever has the larger evidence; with trials the last.
+        "binomial" (needs trials). "auto" compares "poisson", "negative_binomial" and "com_poisson"
+        by evidence, and the zero-inflated ones if there are many zeros; with trials it is
+        "binomial".
     mean : {"auto", "zero", "constant"}, default="auto"
         Prior mean of f; "auto" is a constant.
     standardize : bool, default=True
@@ -257,7 +258,7 @@ n_iter_, findings_, feature_importances_, n_features_in_, feature_names_in_
     ) -> float:
         """Return D² of the Poisson deviance: 1 is perfect, 0 as good as a constant rate.
 
-        It is NaN, with a warning, if every count is 0.
+        It is NaN, with a warning, if a constant rate fits the counts exactly.
         """
         self._warn_without_exposure(exposure, "score")
         means = np.maximum(self.predict(X, exposure, trials), np.finfo(np.float64).tiny)
@@ -278,6 +279,13 @@ n_iter_, findings_, feature_importances_, n_features_in_, feature_names_in_
             mean_tweedie_deviance(counts, predicted, sample_weight=weights, power=1)
             for predicted in (means, rate * exposures)
         )
+        if not constant:
+            warnings.warn(
+                "D² is not defined: a constant rate already fits these counts exactly.",
+                UndefinedMetricWarning,
+                stacklevel=2,
+            )
+            return float("nan")
         return float(1 - deviance / constant)
 
     def feature_relevance(

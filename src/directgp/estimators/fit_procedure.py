@@ -27,6 +27,7 @@ from directgp.estimators.preprocessing import (
 )
 from directgp.estimators.settings import (
     CONSTRAINTS,
+    DESCRIBED,
     STRUCTURE,
     FitSettings,
     device_of,
@@ -205,7 +206,7 @@ class TrainableEstimator(BaseEstimator, ABC):
         fitted = self._trained(fit, self._validation_examples(validation_data, fit))
         result = fitted.result
         self._set_result(result)
-        self._structure = {name: getattr(self, name) for name in STRUCTURE}
+        self._fit_params = {name: getattr(self, name) for name in DESCRIBED}
         self.scalings_ = table.scalings
         self.beta_ = result.beta
         self.hyperparameters_ = result.hyperparameters
@@ -237,6 +238,7 @@ class TrainableEstimator(BaseEstimator, ABC):
         fit = self._continued_fit(settings, rows, device, who, "Call fit.")
         result = fit.update(self.beta_, self.hyperparameters_)
         self._set_result(result)
+        self._fit_params = {**self._fit_params, "objective": self.objective}
         self.num_rows_ += fit.table.num_rows
         self.num_merged_ += fit.table.num_merged
         self.exposed_ |= row_values is not None
@@ -360,7 +362,7 @@ class TrainableEstimator(BaseEstimator, ABC):
         Raises `InvalidInputError` if parameters ask for another structure.
         """
         changed = [
-            name for name in STRUCTURE if not _same(getattr(self, name), self._structure[name])
+            name for name in STRUCTURE if not _same(getattr(self, name), self._fit_params[name])
         ]
         got = f"other values of {', '.join(changed)}"
         allowed = f"those of the last fit, for {', '.join(STRUCTURE)}"

@@ -14,7 +14,7 @@ import numpy as np
 from jaxtyping import Bool, Float64
 from sklearn.utils import _safe_indexing, check_consistent_length, check_random_state
 
-from directgp.errors import DirectGPError, UnsupportedError, require
+from directgp.errors import DirectGPError, InvalidInputError, UnsupportedError, require
 from directgp.estimators import validation
 from directgp.estimators.messages import OUTPUT
 from directgp.estimators.validation import RowValues
@@ -61,10 +61,6 @@ class Targets(NamedTuple):
             values = validation.numbers(np.where(missing, 0, column), who)
             columns.append(np.where(missing, np.nan, values))
         return cls(np.stack(columns, axis=1), names)
-
-    def name(self, k: int) -> str:
-        """Return the name of an output in quotes, or its number."""
-        return named(self.names, k)
 
     def counted(self, weights: Float64[np.ndarray, " n"] | None) -> Bool[np.ndarray, "n P"]:
         """Return which targets are present in rows of positive weight."""
@@ -214,7 +210,11 @@ def over_outputs(
             _, *arguments = bound.arguments.items()
             calls = calls_of(model, name, dict(arguments))
             made = [call for call in calls if call.has_rows]
-            require(bool(made), f"y of {model._who(name)}", "with a value", "only missing ones")
+            who = f"y of {model._who(name)}"
+            if not made:
+                raise InvalidInputError(
+                    f"{who} must have at least one value. Got only missing values."
+                )
             results = [getattr(call.model, name)(**call.arguments) for call in made]
             joined: Result = join(calls, made, results)
             return joined
@@ -256,7 +256,7 @@ def fit_outputs(
         constants = {name: _column_of(values, name, who, number, len(inputs))}
     for k in range(0 if update else number):
         count = int(counted[:, k].sum())
-        who_k = f"column {targets.name(k)} of y of {who}"
+        who_k = f"column {named(targets.names, k)} of y of {who}"
         remedy = "Drop it, or give more rows."
         allowed = f"one with at least {min_rows} values"
         require(count >= min_rows, who_k, allowed, f"{count}", remedy)
@@ -275,7 +275,7 @@ def fit_outputs(
             if validation_data is not None:
                 arguments["validation_data"] = examples[k]
             weights_of_rows = None if weights is None else weights[rows]
-            with _naming(targets.name(k)):
+            with _naming(named(targets.names, k)):
                 getattr(member, method)(
                     _taken(X, inputs, rows), targets.values[rows, k], weights_of_rows, **arguments
                 )
@@ -326,7 +326,7 @@ def _validation_parts(model: Any, validation_data: Any, who: str, number: int) -
     examples = []
     for k in range(number):
         rows = ~np.isnan(targets.values[:, k])
-        name = f"column {targets.name(k)} of y of {who}"
+        name = f"column {named(targets.names, k)} of y of {who}"
         require(bool(rows.any()), name, "one with values", "none")
         inputs_and_targets = (_taken(validation_data[0], inputs, rows), targets.values[rows, k])
         examples.append((*inputs_and_targets, *(at(k)[rows] for at in rest)))

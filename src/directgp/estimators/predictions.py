@@ -155,6 +155,12 @@ class PredictingEstimator(TrainableEstimator):
         check_consistent_length(X, values)
         return self._encoded(values, None, self._who(method), reset=False)
 
+    def _check_targets(self, y: Column, row_values: RowValues | None, who: str) -> None:
+        """Raise `InvalidInputError` for targets that have no log density."""
+        scaled = self.scalings_.exact_targets(self._encoded(y, None, who, reset=False))
+        values = self._scaled_rows(row_values, len(y), who)
+        self.likelihood_.with_row_values(values).check_targets(torch.as_tensor(scaled))
+
     def _scaled_targets(self, X: ArrayLike, y: ArrayLike, method: str) -> Tensor:
         targets = self._targets(X, y, method)
         return torch.as_tensor(self.scalings_.exact_targets(targets))

@@ -199,7 +199,7 @@ class Scalings:
     """Scaling of the targets."""
 
     imputation: Imputation | None = None
-    """Comes before the scaling of the inputs; None where they have no gaps."""
+    """Applied before the inputs are scaled; None unless missing='impute'."""
 
     @classmethod
     def from_data(

@@ -182,7 +182,8 @@ class SparseGPRegressor(RegressorMixin, SparseGPEstimator):
             Targets, real numbers. With P ≥ 2 columns there are P outputs, each with a model of its
             own, as if it were fitted alone; NaN is a missing value, left out for its output.
         sample_weight : array-like of shape (n,)
-            Weight of each row: 2 counts as two equal rows, 0 as no row.
+            Weight of each row: 2 counts as two equal rows, 0 as no row. Medians of
+            ``missing="impute"`` ignore the weights.
         validation_data : (X, y), (X, y, noise) or (X, y, upper)
             Validation rows in place of a part of X; unused if nothing is chosen.
         noise : array-like of shape (n,)
@@ -370,7 +371,8 @@ class SparseGPRegressor(RegressorMixin, SparseGPEstimator):
     def score(self, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None = None) -> float:
         """Return R², the share of the variance of y that predictions explain.
 
-        With several outputs it is the mean of theirs, each over the rows where it has a target.
+        With several outputs, return the mean of the R² of the outputs; each output uses the rows
+        that have its target.
         """
         return float(super().score(X, y, sample_weight))
 

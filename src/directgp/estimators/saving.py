@@ -11,14 +11,14 @@ import numpy as np
 import torch
 from pydantic import FiniteFloat, JsonValue
 
-from directgp.errors import InvalidInputError, UnsupportedError, cause_of
+from directgp.errors import cause_of
 from directgp.estimators.outputs import hold
 from directgp.estimators.predictions import PredictingEstimator
 from directgp.estimators.preprocessing import ColumnScaling, Imputation, Scalings
-from directgp.estimators.settings import STRUCTURE, device_of
+from directgp.estimators.settings import DESCRIBED, device_of
 from directgp.estimators.summary import summary_of
 from directgp.likelihoods.capabilities import description
-from directgp.persistence import MODEL, ModelState, likelihood_spec, load_model, save_model
+from directgp.persistence import MODEL, ModelState, load_model, save_model
 from directgp.training.result import (
     BetaPath,
     Count,
@@ -96,17 +96,7 @@ def save(
     Raises `InvalidInputError` if the file could not be loaded again.
     """
     state = replace(state_of(model), table=table)
-    for output in (state, *state.others):
-        likelihood_spec(output.likelihood)
-    try:
-        _loaded(state, model.device)
-    except UnsupportedError:
-        raise
-    except Exception as error:
-        raise InvalidInputError(
-            f"The model cannot be saved: {cause_of(error)}. Fit it again, or change that part."
-        ) from error
-    save_model(path, state)
+    save_model(path, state, lambda decoded: _loaded(decoded, model.device))
 
 
 def state_of(model: PredictingEstimator) -> ModelState:
@@ -115,7 +105,6 @@ def state_of(model: PredictingEstimator) -> ModelState:
     if members is None:
         return _state_of(model)
     names = getattr(model, "output_names_", [None] * len(members))
-    # Parameters may have been set after the fit.
     params = model.get_params(deep=False)
     first, *rest = (
         _state_of(copy.copy(member).set_params(**params), output=name)
@@ -125,7 +114,8 @@ def state_of(model: PredictingEstimator) -> ModelState:
 
 
 def _state_of(model: PredictingEstimator, **more: str | None) -> ModelState:
-    params = model.get_params(deep=False)
+    # Parameters may have been set after the fit.
+    params = model.get_params(deep=False) | model._fit_params
     params["dtype"] = np.dtype(params["dtype"]).name
     if not isinstance(params["inducing"], str):
         params["inducing"] = np.asarray(params["inducing"], dtype=np.float64)
@@ -272,7 +262,7 @@ def _estimator(state: ModelState, record: _FitRecord, device: str) -> Predicting
         seconds=record.seconds,
     )
     model.n_iter_ = model.training_result_.steps
-    model._structure = {name: getattr(model, name) for name in STRUCTURE}
+    model._fit_params = {name: getattr(model, name) for name in DESCRIBED}
     model.findings_ = tuple(record.findings)
     model.n_features_in_ = d if imputation is None else len(imputation.medians)
     if state.feature_names is not None:

@@ -65,6 +65,9 @@ STRUCTURE = (
 )
 """Parameters that define the model; a warm start cannot change them."""
 
+DESCRIBED = (*STRUCTURE, "objective", "beta")
+"""Parameters that describe a trained model, so that it keeps their values of the fit."""
+
 _ROWS_FOR_CUDA = 3000
 """Rows from which CUDA is faster than the CPU."""
 

@@ -52,7 +52,8 @@ _SKEWED = 3.0
 """Largest value over the median from which positive targets are skewed."""
 
 _FINE = 2.0**-12
-"""Distance from the end of the support, in deviations, below which targets are not rounded."""
+"""Targets are not rounded if one is closer than this, in standard deviations, to a bound of the
+support."""
 
 
 # Likelihoods

@@ -149,8 +149,8 @@ def has_ard(model: PredictingEstimator) -> bool:
 def facts_of(model: PredictingEstimator) -> Facts:
     """Return the facts of a fitted estimator."""
     result = model.training_result_
-    objective = model.objective
-    kernel = model._structure["kernel"]
+    objective = model._fit_params["objective"]
+    kernel = model._fit_params["kernel"]
     scales = model.posterior_.prior.length_scales()
     relevance = Explained.of(model).relevance()
 
@@ -174,7 +174,7 @@ def facts_of(model: PredictingEstimator) -> Facts:
         objective=objective.name if isinstance(objective, PointLoss) else objective,
         hyperparameters=model.hyperparameters_,
         beta=model.beta_,
-        beta_given=model.beta != "auto",
+        beta_given=model._fit_params["beta"] != "auto",
         status=result.status.value,
         reason=result.reason,
         steps=result.steps,

@@ -176,9 +176,10 @@ def declared_classes(
     classes: ArrayLike, before: Shaped[np.ndarray, " c"] | None, who: str
 ) -> Shaped[np.ndarray, " c"]:
     """Return the user's classes, sorted; raise if an earlier call had other classes."""
-    values = np.asarray(classes).ravel()
-    for value in filter(_is_missing, values.tolist()):
+    # As objects: an array of text would turn NaN into the label 'nan'.
+    for value in filter(_is_missing, np.asarray(classes, dtype=object).ravel().tolist()):
         refuse(who, "labels, none of them missing", repr(value))
+    values = np.asarray(classes).ravel()
     labels = np.unique(_of_one_type(values, who))
     named = ", ".join(map(repr, labels[:_MAX_CLASSES].tolist()))
     require(len(labels) >= 2, who, "at least two", f"{len(labels)}: {named}")
@@ -204,7 +205,8 @@ class RowValues(NamedTuple):
         try:
             values = np.asarray(plain_array(self.values), dtype=np.float64)
         except (TypeError, ValueError):
-            refuse(name, "numbers", f"a {type(self.values).__name__} of something else")
+            got = f"a {type(self.values).__name__} with values that are not numbers"
+            refuse(name, "numbers", got)
         require(values.shape == (n,), name, f"of shape ({n},)", f"shape {values.shape}")
         remedy = f"Drop rows without {self.argument}."
         _require_rows(constant.valid(values), values, name, constant.allowed, remedy)

@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from jaxtyping import Float
 from torch import Tensor
 
 from directgp.errors import UnsupportedError
@@ -23,10 +22,9 @@ from directgp.export.tables import Axis, tabulate
 from directgp.integration.contract import has
 from directgp.likelihoods.base import Likelihood
 from directgp.likelihoods.capabilities import Classes, NoiseLatent, SoftmaxLink
-from directgp.predictive import predictive_log_density, predictive_quantiles
-from directgp.predictive.api import point_prediction
+from directgp.predictive import predictive_quantiles
+from directgp.predictive.api import label_log_probabilities, point_prediction
 from directgp.predictive.distributions import distribution_of
-from directgp.predictive.moments import class_log_probabilities
 from directgp.predictive.sampled import SampledDistribution
 from directgp.shapes import Marginals
 
@@ -50,14 +48,6 @@ def check_exportable(likelihood: Likelihood) -> None:
             )
 
 
-def log_chances(likelihood: Any, q: Marginals) -> Float[Tensor, "c n"]:
-    """Return log P(Y = k) of every class."""
-    if isinstance(likelihood, Classes):
-        return class_log_probabilities(likelihood, q)
-    labels = (torch.full_like(q.mean, y) for y in (0.0, 1.0))
-    return torch.stack([predictive_log_density(likelihood, y, q) for y in labels])
-
-
 def probabilities(family: TargetFamily, latents: Sequence[Latent]) -> Outputs:
     """Return the probability of each class, (n, K)."""
     if has(family.likelihood, SoftmaxLink):
@@ -65,7 +55,7 @@ def probabilities(family: TargetFamily, latents: Sequence[Latent]) -> Outputs:
     many = isinstance(family.likelihood, Classes)
 
     def log_odds(likelihood: Likelihood, q: Marginals) -> Sequence[Tensor]:
-        logs = log_chances(likelihood, q)
+        logs = label_log_probabilities(likelihood, q)
         return list((logs if many else logs[1:] - logs[:1]).asinh())
 
     # Tabulate over z = μ/√(1 + v): the result hardly depends on v, and is a line in log z far out.

@@ -15,11 +15,11 @@ from directgp.estimators.base import SparseGPEstimator
 from directgp.estimators.frames import deviation
 from directgp.estimators.validation import RowValues, check_shares
 from directgp.export.family import TargetFamily
-from directgp.export.heads import check_exportable, log_chances, numbers, probabilities
+from directgp.export.heads import check_exportable, numbers, probabilities
 from directgp.export.latents import in_float64, latents_of, scaled_inputs
 from directgp.export.program import Program, Value, concatenate, run
 from directgp.predictive import predictive_quantiles
-from directgp.predictive.api import point_prediction
+from directgp.predictive.api import label_log_probabilities, point_prediction
 from directgp.registry import ROW_CONSTANTS
 from directgp.shapes import Marginals
 
@@ -164,7 +164,7 @@ def _check(
 def _expected(likelihood: Any, q: Marginals, levels: tuple[float, ...]) -> dict[str, Any]:
     """Return lower and upper bounds of what the library predicts, for scaled targets."""
     if likelihood.task == "classification":
-        chances = log_chances(likelihood, q).exp().T.numpy()
+        chances = label_log_probabilities(likelihood, q).exp().T.numpy()
         return {"probabilities": (chances, chances)}
     mean = point_prediction(likelihood, q).numpy()
     std = deviation(likelihood, q).numpy()

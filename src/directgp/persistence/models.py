@@ -5,7 +5,7 @@ and in fixed tables: no name in a file is imported, and no code in it is run.
 """
 
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any, final
 
@@ -122,8 +122,14 @@ class ModelState:
     """A description of the table, in values that JSON can hold."""
 
 
-def save_model(path: str | os.PathLike[str], state: ModelState) -> None:
+def save_model(
+    path: str | os.PathLike[str],
+    state: ModelState,
+    check: Callable[[ModelState], object] = lambda decoded: None,
+) -> None:
     """Write a model to one file atomically; after an error an existing file is unchanged.
+
+    `check` raises if the model that a file would give back cannot be used.
 
     Raises `UnsupportedError` if a part is a function or of a class that files cannot hold, and
     `InvalidInputError` if a value could not be loaded again, such as a NaN among the parameters.
@@ -131,12 +137,13 @@ def save_model(path: str | os.PathLike[str], state: ModelState) -> None:
     try:
         contents = _encode(state)
         # Decode once: a model that could not be loaded again is not written.
-        _decode(contents)
+        check(_decode(contents))
     except (UnsupportedError, InvalidInputError):
         raise
     except Exception as error:
         raise InvalidInputError(
-            f"The model cannot be saved: {cause_of(error)}. Fit it again, or change that part."
+            f"The model cannot be saved: {cause_of(error)}. Change the parameter that the cause"
+            " names, and fit again."
         ) from error
     write_file(MODEL, path, *contents)
 

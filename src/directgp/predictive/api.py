@@ -9,13 +9,14 @@ from jaxtyping import Float, Num
 from torch import Tensor
 
 from directgp.likelihoods.base import Likelihood
-from directgp.likelihoods.capabilities import ClosedFormCRPS, MappedCDF, has_two_labels
+from directgp.likelihoods.capabilities import Classes, ClosedFormCRPS, MappedCDF, has_two_labels
 from directgp.likelihoods.numeric import sum_counts
 from directgp.log_expectations.api import resolve_rule
 from directgp.predictive.distributions import distribution_of
 from directgp.predictive.moments import (
     centre,
     check_coverage,
+    class_log_probabilities,
     example_rows,
     predictive_mean,
     wide_levels,
@@ -48,6 +49,14 @@ def predictive_log_density(
     likelihood.check_targets(y)
     value = resolve_rule("auto", likelihood)(likelihood, wide, mean, variance)
     return value.to(marginals.mean.dtype)
+
+
+def label_log_probabilities(likelihood: Likelihood, marginals: Marginals) -> Float[Tensor, "c n"]:
+    """Compute log P(Y = k) of every label of a classification, two or more."""
+    if isinstance(likelihood, Classes):
+        return class_log_probabilities(likelihood, marginals)
+    labels = (torch.full_like(marginals.mean, label) for label in (0.0, 1.0))
+    return torch.stack([predictive_log_density(likelihood, y, marginals) for y in labels])
 
 
 @torch.no_grad()

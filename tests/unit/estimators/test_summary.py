@@ -149,6 +149,12 @@ def test_the_candidates_in_a_table() -> None:
     ]
 
 
+def test_candidates_that_hardly_differ_are_shown() -> None:
+    near = replace(POINTS[1], difference=3e-8, difference_error=1e-8)
+    path = replace(PATH, points=(near, POINTS[2]), chosen=0)
+    assert "(3.0 ± 1.0)·10⁻⁸" in summary_text(replace(FULL, path=path))
+
+
 def test_the_models_in_a_table() -> None:
     lines = summary_text(FULL).splitlines()
     rows = lines[lines.index("Models compared") + 2 :][:3]

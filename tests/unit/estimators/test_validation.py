@@ -132,7 +132,7 @@ def test_two_or_more_classes_pass(classes: list[object]) -> None:
         ([np.inf, 2.0, 1.0], "Got inf in row 0."),
         ([1.0, 2.0], "must be of shape (3,). Got shape (2,)."),
         ([[1.0], [1.0], [1.0]], "Got shape (3, 1)."),
-        (["a", "b", "c"], "must be numbers. Got a list of something else."),
+        (["a", "b", "c"], "must be numbers. Got a list with values that are not numbers."),
     ],
 )
 def test_exposures_are_positive_numbers_one_a_row(exposure: list[float], sentence: str) -> None:
