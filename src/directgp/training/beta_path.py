@@ -74,7 +74,7 @@ def beta_path(
     """Train a grid of β and choose one by validation.
 
     L-BFGS trains the β nearest 1 first, and then outwards, each from the result of its neighbour;
-    Adam trains all β as one batch of models. Paired differences of the validation loss compare the
+    Adam trains all β as one batch of models, or one by one if f has several latents. Paired differences of the validation loss compare the
     candidates. It is the loss that is optimised, by its exact rule (log loss for ELBO, VFE and
     FITC). Of the candidates that are not distinguishable from the best, the most regularised is
     chosen.
@@ -264,12 +264,16 @@ def brief(recipe: Recipe, optimizer: str, likelihood: Likelihood) -> Recipe:
 
 
 def batches_models(recipe: Recipe, model: Model, num_data: int) -> bool:
-    """Return whether a grid of β is trained as one batch of models: by Adam, without formulas."""
+    """Return whether a grid of β is trained as one batch of models: by Adam, without formulas.
+
+    A model of several latents already has a batch axis, for its latents.
+    """
     optimizer = recipe.chosen_optimizer(num_data, model.posterior.Z.shape[-2])
     size = recipe.chosen_batch_size(num_data, model.posterior.Z.shape[-2])
     formula = recipe.eliminated(model.likelihood, 1.0, optimizer, size is not None) is not None
     free = recipe.point_loss().uses_variance(model.likelihood)
-    return optimizer == "adam" and not formula and free
+    single = model.posterior.num_latent == 1
+    return optimizer == "adam" and single and not formula and free
 
 
 def train_grid(

@@ -350,7 +350,7 @@ class UnwhitenedProblem(QProblem):
         clear_above_diagonal(posterior)
         with torch.no_grad():
             L = posterior.factor().L
-            self._m = nn.Parameter(L @ posterior.u_mean)
+            self._m = nn.Parameter((L @ posterior.u_mean.unsqueeze(-1)).squeeze(-1))
             self._C = nn.Parameter(L @ posterior.u_chol)
         named = trained_parameters(model)
         free = {name: p for name, p in named.items() if name not in Q_PARAMETERS}
@@ -363,12 +363,13 @@ class UnwhitenedProblem(QProblem):
         self.note_jitter(cross.jitter)
         q = self._whitened(cross.L)
         projected = project(*cross[:3], *q)
-        return Marginals(cross.mean + projected.mean, projected.variance), kl_from_standard(*q)
+        kl = self.posterior.total(kl_from_standard(*q))
+        return Marginals(cross.mean + projected.mean, projected.variance), kl
 
-    def _whitened(self, L: Float[Tensor, "m m"]) -> Whitened:
-        both = torch.cat([self._m[:, None], self._C.tril()], 1)
+    def _whitened(self, L: Float[Tensor, "*#latent m m"]) -> Whitened:
+        both = torch.cat([self._m.unsqueeze(-1), self._C.tril()], -1)
         solved: Tensor = torch.linalg.solve_triangular(L, both, upper=False)
-        return Whitened(solved[:, 0], solved[:, 1:])
+        return Whitened(solved[..., 0], solved[..., 1:])
 
     @override
     def write_q(self) -> None:

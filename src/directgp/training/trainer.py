@@ -411,7 +411,7 @@ def fixed_run(
         # Rescale u_mean: the output scale of the near result may have been calibrated.
         start = near.posterior
         ratio = (start.prior.scale / posterior.prior.scale).detach().sqrt()
-        posterior.set_q(ratio * start.u_mean.detach(), start.u_chol.detach())
+        posterior.set_q(ratio.unsqueeze(-1) * start.u_mean.detach(), start.u_chol.detach())
     stage = trainer.stage(recipe.name, recipe, model, beta, held=True)
     stage = replace(stage, at_floor=base.at_floor)
     if not recipe.point_loss().uses_variance(model.likelihood):

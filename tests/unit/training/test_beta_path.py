@@ -9,7 +9,7 @@ import torch
 
 import directgp
 from directgp.errors import InvalidInputError
-from directgp.likelihoods import Gaussian, NegativeBinomial, Poisson
+from directgp.likelihoods import Gaussian, HeteroscedasticGaussian, NegativeBinomial, Poisson
 from directgp.objectives import LogLoss, SquareLoss
 from directgp.training import (
     BetaPath,
@@ -458,6 +458,22 @@ def test_without_a_generator_a_path_goes_on_with_its_own_folds(tmp_path: Any) ->
     # Everything is known now, and folds are drawn a third time.
     two = path(**settings)
     assert [p.validation_loss for p in one.points] == [p.validation_loss for p in two.points]
+
+
+@pytest.mark.parametrize("optimizer", ["adam", "lbfgs"])
+@pytest.mark.parametrize("shared", [True, False])
+def test_each_latent_has_the_beta_of_its_point(optimizer: str, shared: bool) -> None:
+    """With as many β as latents, they could be confused: β nearest 1 is trained as if alone."""
+    settings: dict[str, Any] = {
+        "posterior": start(X, Y).with_latents(2, shared=shared),
+        "likelihood": HeteroscedasticGaussian(),
+        "hyperparameters": "fixed",
+        "optimizer": optimizer,
+    }
+    found = path(**settings, betas=(10.0, 1.0))
+    alone = path(**settings, betas=(1.0,))
+    assert same(tensors(found.points[1].trained), tensors(alone.best))
+    assert not same(tensors(found.points[0].trained), tensors(alone.best))
 
 
 # Refusals.
