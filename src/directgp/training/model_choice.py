@@ -126,7 +126,7 @@ class ModelChoice:
             (start,) = solutions
         trial = race.trial(small, "joint", 1.0, [start])
         if self.by_evidence:
-            self.tried[name] = ModelTried(name, evidence(start, race.data))
+            self.tried[name] = ModelTried(name, evidence(start, race.splits[0].training))
         else:
             if not race.by_adam(small):
                 (trial,) = race.advanced([trial], FIRST_STEPS)
