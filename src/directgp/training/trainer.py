@@ -286,10 +286,7 @@ class Trainer:
         interrupted = None if checkpoint is None else checkpoint.resume_stage(run)
         if checkpoint is not None and interrupted is not None:
             with checkpoint.restoring():
-                saved = under("adam.", interrupted)
-                require_like({n: at for n, at in saved.items() if n != "best_loss"}, state.state())
-                state.load_state(saved)
-                state.good = state.state()
+                state.resume(interrupted)
                 self._generator.set_state(interrupted["generator"])
                 problem.batches.load_state(under("batches.", interrupted))
             problem.randomness.renew(run.steps)
@@ -303,7 +300,7 @@ class Trainer:
             observe()
             if checkpoint is None or run.steps % checkpoint.every != 0:
                 return
-            tensors = {f"adam.{name}": value for name, value in state.state().items()}
+            tensors = state.to_save()
             tensors["generator"] = self._generator.get_state()
             batches = problem.batches.state()
             tensors |= {f"batches.{name}": value for name, value in batches.items()}
