@@ -57,7 +57,8 @@ _NOISE = 0.1
 """Noise variance relative to the variance of the values."""
 
 _LOW_SHARE = 0.1
-"""Below this explained share of the variance, training ends in a model of noise alone."""
+"""If the lengthscale explains less than this share of the variance, shorter ones are tried:
+training would explain everything by noise."""
 
 _HIGH_SHARE = 0.4
 """A shorter lengthscale is used if it explains more than this share of the variance."""

@@ -109,7 +109,8 @@ class KnownSums(NamedTuple):
     """Sums over rows that the caller of `gradient` knows from `weighted_gram`."""
 
     gram_factor: float
-    """2 A diag(g_v) Aᵀ over the last weighted gram; 0 for a loss without the variance."""
+    """Factor c with 2 A diag(g_v) Aᵀ = c · (last result of `weighted_gram`); 0 if the loss does not
+    depend on the variance."""
 
     variance: Float[Tensor, "*batch"]
     """Σ g_v·variance; 0 for a loss without the variance."""

@@ -164,7 +164,7 @@ def path_of(
         require(0 <= beta < math.inf, "each of betas", "finite and at least 0", beta)
     random = generator or fresh_generator(data.X.device)
     how = validation or (Folds() if len(data) < 1000 else HoldOut())
-    allowed = "Given: the given ELBO run has seen all other rows"
+    allowed = "Given(X, y), with rows that the ELBO run was not trained on"
     fits = isinstance(how, Given)
     who = "validation with start='given'"
     require(start == "elbo" or fits, who, allowed, type(how).__name__)

@@ -66,7 +66,8 @@ class ModelChoice:
             part = Split(race.data, models[0][0].likelihood, *part.examples)
         race.splits = [race.some(part, max(race.effort.rows_for_models, rows))]
         self._first = {model.name: first_of(row, model) for row in models for model in row}
-        # Compare kernels with the last likelihood: outliers matter least under its heavy tails.
+        # By evidence, compare kernels with the first likelihood; by validation, with the last,
+        # whose heavy tails make outliers matter least.
         of_first_scale = [[m for m in row if self._first[m.name] is row[0]] for row in models]
         column = [row[0 if self.by_evidence else -1] for row in of_first_scale]
         try:

@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 _NO_CHECKPOINT = "There is no checkpoint: with checkpoints=Checkpoints(path) a job can resume."
 
 _ROUGH_NOISE = 0.1
-"""Part of the variance of rough values of f that is noise."""
+"""Noise variance of the rough values of f, as a share of their variance."""
 
 
 @final

@@ -268,7 +268,7 @@ def test_a_resumed_run_goes_back_as_the_whole_one() -> None:
     function = partial(_root, wall=0.02)
     toy, run = Toy(function, {"x": [3.0]}, deterministic=False), run_of(100)
     state, saved = AdamState(toy, 0.061), dict[int, dict[str, Tensor]]()
-    adam(run, state, 20, lambda: saved.setdefault(run.steps, state.to_save()))
+    adam(run, state, 20, lambda: saved.update({run.steps: state.to_save()}))
     assert state.retries > 0 and saved[20]["retries"] == 0
     for steps, tensors in saved.items():
         other = Toy(function, {"x": [3.0]}, deterministic=False)

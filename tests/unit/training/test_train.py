@@ -536,12 +536,14 @@ REFUSALS: list[tuple[dict[str, Any], str]] = [
     ({"learning_rate": math.nan}, "learning_rate must be positive. Got nan."),
     (
         {"optimizer": "lbfgs", "batch_size": 10},
-        "batch_size with optimizer='lbfgs' must be None: it needs all examples at once. Got 10. "
+        "batch_size with optimizer='lbfgs' must be None, because L-BFGS and collapsed "
+        "objectives use all examples in each step. Got 10. "
         "Use optimizer='adam' for batches.",
     ),
     (
         {"objective": "fitc", "batch_size": 10},
-        "batch_size with objective='fitc' must be None: it needs all examples at once. Got 10. "
+        "batch_size with objective='fitc' must be None, because L-BFGS and collapsed "
+        "objectives use all examples in each step. Got 10. "
         "Use objective='elbo' for batches.",
     ),
 ]
