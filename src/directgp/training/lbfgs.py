@@ -285,8 +285,8 @@ class _Descent:
         down = bounds.project(x, -times(gradient, self._coordinates), held)
         xp = self._flat.xp
         allowed = abs(x).clip(2 * _MAX_CHANGE)
-        # Divide by 0 for parameters that are not raw: they have no limit.
-        most = xp.where(memory.has_pair > 0, allowed / self._raw, math.inf)
+        # Divide by 0, for no limit, without a pair and for parameters that are not raw.
+        most = allowed / (memory.has_pair * self._raw)
         down = down.clip(-most, most)
         self._direction[...] = down
         largest = partial(xp.linalg.norm, ord=math.inf)

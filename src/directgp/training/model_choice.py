@@ -13,7 +13,7 @@ from directgp.posteriors.sparse import SparsePosterior
 from directgp.training.data import Data, Model
 from directgp.training.race import FIRST_STEPS, Race, Trial
 from directgp.training.result import ModelTried, TrainingResult
-from directgp.training.validation import Split, compare, for_rows_of
+from directgp.training.validation import compare, for_rows_of
 
 _FEW_INDUCING = 50
 """Inducing inputs with which models are compared by validation."""
@@ -63,7 +63,7 @@ class ModelChoice:
         rows = min(len(race.data) // 4, _MOST_ROWS)
         if self.by_evidence:
             # All examples are for training.
-            part = Split(race.data, models[0][0].likelihood, *part.examples)
+            part = replace(part, training=race.data, likelihood=models[0][0].likelihood)
         race.splits = [race.some(part, max(race.effort.rows_for_models, rows))]
         self._first = {model.name: first_of(row, model) for row in models for model in row}
         # By evidence, compare kernels with the first likelihood; by validation, with the last,
