@@ -166,7 +166,8 @@ def training_findings(
     Columns after the first `num_features` are indicators of gaps, and are not reported as flat.
     """
     texts = {f"likelihood.{text.parameter}": text for text in parameter_texts(result.likelihood)}
-    texts["prior.raw_output_scale"] = _OUTPUT_SCALE
+    for scale in ("prior.raw_output_scale", "prior.kernel.raw_outputscale"):
+        texts[scale] = _OUTPUT_SCALE
     # In a model compared with the ELBO, the variance of f may take the place of all noise.
     compared = path is not None and any(p.hyperparameters == "elbo" for p in path.points)
     for name in result.at_floor:

@@ -52,10 +52,11 @@ class PointLoss(ABC):
     """The closed form of the optimal q(u) under Gaussian noise, where there is one."""
 
     unit_power: ClassVar[int] = 0
-    """Power of a factor of y by which the loss is multiplied."""
+    """If y is multiplied by c, the loss is multiplied by c to this power."""
 
     log_density: ClassVar[bool] = False
-    """Whether the loss is minus a log density of y: a factor of y adds its log to the loss."""
+    """Whether the loss is minus a log density of y. If y is multiplied by c, log c is added to
+    it."""
 
     @property
     def deterministic(self) -> bool:

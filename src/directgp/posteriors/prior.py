@@ -10,7 +10,7 @@ import torch
 from gpytorch.constraints import Positive
 from gpytorch.kernels import Kernel, MaternKernel, RBFKernel, ScaleKernel
 from gpytorch.means import ConstantMean, Mean, ZeroMean
-from jaxtyping import Float, Float64, Num
+from jaxtyping import Float, Float64, Int64, Num
 from torch import Tensor, nn
 from torch.nn import functional
 
@@ -57,7 +57,8 @@ _NOISE = 0.1
 """Noise variance relative to the variance of the values."""
 
 _LOW_SHARE = 0.1
-"""Below this explained share of the variance, training ends in a model of noise alone."""
+"""If the lengthscale explains less than this share of the variance, shorter ones are tried:
+training would explain everything by noise."""
 
 _HIGH_SHARE = 0.4
 """A shorter lengthscale is used if it explains more than this share of the variance."""
@@ -71,13 +72,22 @@ def shortening(X: Inputs, values: Row, lengthscale: Values) -> float:
     """
     if len(X) < _MIN_ROWS or not bool(values.std() > 0):
         return 1.0
-    rows = torch.linspace(0, len(X) - 1, min(len(X), _SHORTENING_ROWS), device=X.device).long()
+    rows = evenly_spaced(len(X), _SHORTENING_ROWS, X.device)
     distances = torch.cdist(*2 * (X[rows].double() / lengthscale.double(),)).square()
     centred = values[rows].double() - values[rows].double().mean()
     if _explained_share(distances, centred) > _LOW_SHARE:
         return 1.0
     shares = {_explained_share(distances / factor**2, centred): factor for factor in _FACTORS}
     return shares[max(shares)] if max(shares) > _HIGH_SHARE else 1.0
+
+
+def evenly_spaced(n: int, most: int, device: torch.device) -> Int64[Tensor, " k"]:
+    """Return at most that many of the row numbers 0 to n − 1, the first and the last among them.
+
+    In integers: float32 has none of the odd numbers beyond 2²⁴.
+    """
+    k = min(n, most)
+    return torch.arange(k, device=device) * (n - 1) // max(1, k - 1)
 
 
 def _explained_share(distances: Float[Tensor, "n n"], values: Row) -> float:
@@ -103,7 +113,7 @@ def _lengthscale(X: Inputs, ard: bool) -> Values:
     spread = X.std(0, correction=0)
     if ard:
         return _or_one(spread * X.shape[-1] ** 0.5)
-    rows = X[torch.linspace(0, len(X) - 1, min(len(X), _MEDIAN_ROWS), device=X.device).long()]
+    rows = X[evenly_spaced(len(X), _MEDIAN_ROWS, X.device)]
     distances = torch.pdist(rows)
     if len(distances) == 0:
         return X.new_ones(())

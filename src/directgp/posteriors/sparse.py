@@ -424,7 +424,7 @@ class SparsePosterior(nn.Module):
     def _worst_known(self, X: Inputs, number: int) -> list[int]:
         """Return rows of X by pivoted Cholesky factorisation of K_ff − Q_ff.
 
-        Of several latents, each row counts by its largest share of the prior variance.
+        With several latents, a row is ranked by its largest ratio of residual to prior variance.
         """
         A, residual, _ = self.features(X)
         basis = A

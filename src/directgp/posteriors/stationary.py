@@ -53,6 +53,9 @@ from directgp.shapes import BatchedRow, Inputs
 _NEAR = 1e4
 """Up to this half squared distance from the centre, in lengthscales, products give distances."""
 
+_NEAR_IN_FLOAT32 = 1e2
+"""The same for products in float32."""
+
 RBF = math.inf
 """The smoothness ν of the RBF kernel, the limit of the Matérn kernels."""
 
@@ -106,7 +109,8 @@ class KnownSums(NamedTuple):
     """Sums over rows that the caller of `gradient` knows from `weighted_gram`."""
 
     gram_factor: float
-    """2 A diag(g_v) Aᵀ over the last weighted gram; 0 for a loss without the variance."""
+    """Factor c with 2 A diag(g_v) Aᵀ = c · (last result of `weighted_gram`); 0 if the loss does not
+    depend on the variance."""
 
     variance: Float[Tensor, "*batch"]
     """Σ g_v·variance; 0 for a loss without the variance."""
@@ -220,6 +224,11 @@ class StationaryMarginals(Projection):
         clip_in_place(at.a, self._reach)
         xp.sum(at.a * at.a, -1, out=at.half)
         at.half *= -0.5
+        # Use differences for ν = ½: K has a kink at 0, where a product loses half of the digits. On
+        # a GPU the size of the inputs is not read: the host would wait for it.
+        narrow = self._narrow and not Z.is_cuda
+        far = narrow and not float(at.half.min()) > -_NEAR_IN_FLOAT32
+        self._by_differences = natural.nu == 0.5 or far
         # Factorise on a side stream; until `_whiten` the main one does what needs no factor.
         with SideStream(Z.device) as self._side_stream:
             self._factorise(at, checked)
@@ -399,17 +408,17 @@ class StationaryMarginals(Projection):
         at = cast(_Inducing, self._at)
         xp = self.xp
         nu = self._nu
-        if nu == RBF:
-            Kuf = xp.matmul(at.left, block.right, out=block.E)
-            exp_in_place(xp.minimum(Kuf, self._zero, out=Kuf))
+        r = block.E if nu == RBF else block.T
+        if self._by_differences:
+            b = block.features[..., : at.a.shape[-1]] * self._w
+            squares = _squared_distances(tensor_of(at.a), tensor_of(b))
+            tensor_of(r).copy_(squares).mul_(-0.5)
         else:
-            r = xp.matmul(at.left, block.right, out=block.T)
+            xp.matmul(at.left, block.right, out=r)
+        if nu == RBF:
+            Kuf = exp_in_place(xp.minimum(r, self._zero, out=r))
+        else:
             Kuf = block.spare
-            if nu == 0.5:
-                # Use differences: K has a kink at 0, where a product loses half of the digits.
-                b = block.features[..., : at.a.shape[-1]] * self._w
-                squares = _squared_distances(tensor_of(at.a), tensor_of(b))
-                tensor_of(r).copy_(squares).mul_(-0.5)
             _matern(xp, r, nu, Kuf, block.E)
         self._side_stream.join()
         if not self._narrow:

@@ -1,13 +1,14 @@
 """Minimise by Adam, on a GPU with CUDA graphs."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import final
 
 import torch
 from torch import Tensor, nn
 
 from directgp.errors import InvalidInputError, NumericalError
+from directgp.training.checkpoint import require_like, under
 from directgp.training.graphs import RecordedWork
 from directgp.training.problems import TrainingProblem
 from directgp.training.result import INTERRUPTED, Stop
@@ -126,7 +127,6 @@ def adam(
     too often.
     """
     stop = None
-    retries = 0
     try:
         while stop is None:
             left = run.max_steps - run.steps
@@ -135,8 +135,8 @@ def adam(
             losses, failure = state.steps(run.steps, left)
             run.evaluations += max(len(losses), 1)
             if failure:
-                retries += 1
-                if retries > _RETRIES:
+                state.retries += 1
+                if state.retries > _RETRIES:
                     raise NumericalError(
                         f"Training went back {_RETRIES} times, each time with half the learning "
                         f"rate, and still met a value that is not finite. {failure} Scale inputs "
@@ -175,6 +175,8 @@ class AdamState:
         self._best_loss: Tensor | None = None
         self.good = self.state()
         """The last state with finite value and gradient."""
+        self.retries = 0
+        """Times that the run has gone back to the last good state."""
 
     def steps(self, step: int, at_most: int) -> tuple[list[float], str]:
         """Take steps, and return the losses before them, or an error text.
@@ -294,6 +296,28 @@ class AdamState:
             self._best_loss = state["best_loss"].to(self._best.device, copy=True)
         else:
             self._best_loss.copy_(state["best_loss"])
+
+    def to_save(self) -> dict[str, Tensor]:
+        """Return the tensors that decide how the run continues."""
+        states = {"adam": self.state(), "good": self.good}
+        tensors = {
+            f"{part}.{name}": at for part, state in states.items() for name, at in state.items()
+        }
+        return tensors | {"retries": torch.tensor(self.retries)}
+
+    def resume(self, tensors: Mapping[str, Tensor]) -> None:
+        """Go to the state of tensors from `to_save`; raise ValueError if they do not fit.
+
+        Checkpoints of earlier versions have no good state and no retries.
+        """
+        saved = under("adam.", tensors)
+        good = under("good.", tensors) or saved
+        for state in (saved, good):
+            required = {name: at for name, at in state.items() if name != "best_loss"}
+            require_like(required, self.state())
+        self.load_state(saved)
+        self.good = good
+        self.retries = int(tensors["retries"]) if "retries" in tensors else 0
 
 
 def _finite(values: Tensor) -> bool:

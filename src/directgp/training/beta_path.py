@@ -74,10 +74,10 @@ def beta_path(
     """Train a grid of β and choose one by validation.
 
     L-BFGS trains the β nearest 1 first, and then outwards, each from the result of its neighbour;
-    Adam trains all β as one batch of models. Paired differences of the validation loss compare the
-    candidates. It is the loss that is optimised, by its exact rule (log loss for ELBO, VFE and
-    FITC). Of the candidates that are not distinguishable from the best, the most regularised is
-    chosen.
+    Adam trains all β as one batch of models, or as L-BFGS if f has several latents. Paired
+    differences of the validation loss compare the candidates. It is the loss that is optimised, by
+    its exact rule (log loss for ELBO, VFE and FITC). Of the candidates that are not distinguishable
+    from the best, the most regularised is chosen.
 
     Parameters
     ----------
@@ -164,7 +164,7 @@ def path_of(
         require(0 <= beta < math.inf, "each of betas", "finite and at least 0", beta)
     random = generator or fresh_generator(data.X.device)
     how = validation or (Folds() if len(data) < 1000 else HoldOut())
-    allowed = "Given: the given ELBO run has seen all other rows"
+    allowed = "Given(X, y), with rows that the ELBO run was not trained on"
     fits = isinstance(how, Given)
     who = "validation with start='given'"
     require(start == "elbo" or fits, who, allowed, type(how).__name__)
@@ -264,12 +264,16 @@ def brief(recipe: Recipe, optimizer: str, likelihood: Likelihood) -> Recipe:
 
 
 def batches_models(recipe: Recipe, model: Model, num_data: int) -> bool:
-    """Return whether a grid of β is trained as one batch of models: by Adam, without formulas."""
+    """Return whether a grid of β is trained as one batch of models: by Adam, without formulas.
+
+    A model of several latents already has a batch axis, for its latents.
+    """
     optimizer = recipe.chosen_optimizer(num_data, model.posterior.Z.shape[-2])
     size = recipe.chosen_batch_size(num_data, model.posterior.Z.shape[-2])
     formula = recipe.eliminated(model.likelihood, 1.0, optimizer, size is not None) is not None
     free = recipe.point_loss().uses_variance(model.likelihood)
-    return optimizer == "adam" and not formula and free
+    single = model.posterior.num_latent == 1
+    return optimizer == "adam" and single and not formula and free
 
 
 def train_grid(

@@ -226,7 +226,8 @@ def require_like(saved: Mapping[str, Tensor], current: Mapping[str, Tensor]) -> 
     """
     if saved.keys() != current.keys():
         strange = sorted(saved.keys() ^ current.keys())[:3]
-        raise ValueError(f"{strange} are missing or too many")
+        names = ", ".join(strange)
+        raise ValueError(f"these names are not in both the file and the run: {names}")
     for name, value in saved.items():
         expected = current[name]
         if value.shape != expected.shape or value.dtype != expected.dtype:

@@ -27,7 +27,8 @@ _FALSE_ALARMS = 0.01
 """Probability that intervals of the right width are called too narrow, over all groups."""
 
 _CLEARLY = 30.0
-"""Ratio of the probabilities of the worst groups from which a model covers clearly better."""
+"""A model covers clearly better if the probability of its worst group is at least this many times
+that of the other model."""
 
 _MAX_GROUPS = 10
 """Largest number of groups; groups have about equal numbers of examples."""

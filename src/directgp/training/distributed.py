@@ -244,7 +244,7 @@ class ProcessGroup:
             first_different == self.size,
             "Data, model and settings of train",
             "the same in every process",
-            f"others in process {first_different} than in process 0",
+            f"different ones in process {first_different} and process 0",
             "Read the same rows in the same order, and build the same model.",
         )
 

@@ -268,6 +268,10 @@ class _Descent:
     def _plan(self, diagonal: bool = False) -> Array:
         """Compute the direction −H·gradient, projected so that no entry falls below its bound.
 
+        With a pair in H, each raw parameter is limited to the allowed change by itself: a flat one,
+        such as a lengthscale → ∞, would shorten the steps of all others. Without a pair only the
+        direction of the gradient is known, and `_step` limits its length.
+
         Returns the slope along the direction, the largest share of the allowed change of a raw
         parameter, the length at which the first bound is reached, whether H has a pair, and the
         largest entry of the gradient.
@@ -279,9 +283,14 @@ class _Descent:
         gradient = self._in_units(bounds.free(self._gradient, held))
         times = memory.diagonal_times if diagonal else memory.times
         down = bounds.project(x, -times(gradient, self._coordinates), held)
+        xp = self._flat.xp
+        allowed = abs(x).clip(2 * _MAX_CHANGE)
+        # Divide by 0, for no limit, without a pair and for parameters that are not raw.
+        most = allowed / (memory.has_pair * self._raw)
+        down = down.clip(-most, most)
         self._direction[...] = down
-        largest = partial(self._flat.xp.linalg.norm, ord=math.inf)
-        share = largest(self._raw * down / abs(x).clip(2 * _MAX_CHANGE))
+        largest = partial(xp.linalg.norm, ord=math.inf)
+        share = largest(self._raw * down / allowed)
         reach = bounds.max_length(x, down)
         return self._joined(down @ gradient, share, reach, memory.has_pair, largest(gradient))
 

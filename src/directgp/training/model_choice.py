@@ -13,7 +13,7 @@ from directgp.posteriors.sparse import SparsePosterior
 from directgp.training.data import Data, Model
 from directgp.training.race import FIRST_STEPS, Race, Trial
 from directgp.training.result import ModelTried, TrainingResult
-from directgp.training.validation import Split, compare, for_rows_of
+from directgp.training.validation import compare, for_rows_of
 
 _FEW_INDUCING = 50
 """Inducing inputs with which models are compared by validation."""
@@ -63,10 +63,11 @@ class ModelChoice:
         rows = min(len(race.data) // 4, _MOST_ROWS)
         if self.by_evidence:
             # All examples are for training.
-            part = Split(race.data, models[0][0].likelihood, *part.examples)
+            part = replace(part, training=race.data, likelihood=models[0][0].likelihood)
         race.splits = [race.some(part, max(race.effort.rows_for_models, rows))]
         self._first = {model.name: first_of(row, model) for row in models for model in row}
-        # Compare kernels with the last likelihood: outliers matter least under its heavy tails.
+        # By evidence, compare kernels with the first likelihood; by validation, with the last,
+        # whose heavy tails make outliers matter least.
         of_first_scale = [[m for m in row if self._first[m.name] is row[0]] for row in models]
         column = [row[0 if self.by_evidence else -1] for row in of_first_scale]
         try:
@@ -126,7 +127,7 @@ class ModelChoice:
             (start,) = solutions
         trial = race.trial(small, "joint", 1.0, [start])
         if self.by_evidence:
-            self.tried[name] = ModelTried(name, evidence(start, race.data))
+            self.tried[name] = ModelTried(name, evidence(start, race.splits[0].training))
         else:
             if not race.by_adam(small):
                 (trial,) = race.advanced([trial], FIRST_STEPS)

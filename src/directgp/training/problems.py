@@ -181,6 +181,9 @@ class ModelProblem(TrainingProblem):
         return features if self._before is None else relative_features(self._before, features)
 
 
+_MIN_FRAME_BETA = 1e-4
+"""Smallest β of the frame: without β, P has no inverse where examples are few."""
+
 _RELATIVE_DEVIATION = 1e-3
 """Lower bound of the noise's standard deviation, relative to the spread of the targets."""
 
@@ -191,10 +194,11 @@ def floors(
     """Return the lower bound of each bounded raw parameter, by name.
 
     Joint log-loss training may drive the noise towards 0, and let the variance of f explain the
-    targets. Constant targets may drive the output scale of the kernel towards 0: its bound is
-    where the variance of f would soon underflow.
+    targets. Constant targets may drive the output scale of the kernel, or the scale of a
+    `ScaleKernel`, towards 0: their bound is where the variance of f would soon underflow.
     """
-    bounds = {"prior.raw_output_scale": torch.finfo(posterior.Z.dtype).tiny ** 0.5}
+    smallest = torch.finfo(posterior.Z.dtype).tiny ** 0.5
+    bounds = {"prior.raw_output_scale": smallest, "prior.kernel.raw_outputscale": smallest}
     noise_bounds = parameter_floors(likelihood, _RELATIVE_DEVIATION * _spread(y))
     bounds |= {f"likelihood.{name}": floor for name, floor in noise_bounds.items()}
     values = torch.tensor([*bounds.values()], dtype=torch.float64)
@@ -271,7 +275,8 @@ class QProblem(ModelProblem):
 
         The curvature p is the second derivative in the mean of f; losses other than the ELBO's
         count as log loss. N·P⁻¹ is the inverse curvature of the objective in u_mean, and nearly
-        so in each column of u_chol. Returns None where the curvature is not finite.
+        so in each column of u_chol. The frame only scales the steps, so that β has a smallest value
+        there. Returns None where the curvature is not finite.
         """
         if any(name not in self.parameters for name in Q_PARAMETERS):
             return None
@@ -290,7 +295,7 @@ class QProblem(ModelProblem):
         wide = features.A.double()
         weights = curvature.double()
         gram = (wide * (weights if weights.dim() == 1 else weights.unsqueeze(-2))) @ wide.mT
-        factor = inverse_factor(gram, float(self.objective.beta))
+        factor = inverse_factor(gram, max(float(self.objective.beta), _MIN_FRAME_BETA))
         return math.sqrt(len(self.data)) * factor
 
 
@@ -350,7 +355,7 @@ class UnwhitenedProblem(QProblem):
         clear_above_diagonal(posterior)
         with torch.no_grad():
             L = posterior.factor().L
-            self._m = nn.Parameter(L @ posterior.u_mean)
+            self._m = nn.Parameter((L @ posterior.u_mean.unsqueeze(-1)).squeeze(-1))
             self._C = nn.Parameter(L @ posterior.u_chol)
         named = trained_parameters(model)
         free = {name: p for name, p in named.items() if name not in Q_PARAMETERS}
@@ -363,12 +368,13 @@ class UnwhitenedProblem(QProblem):
         self.note_jitter(cross.jitter)
         q = self._whitened(cross.L)
         projected = project(*cross[:3], *q)
-        return Marginals(cross.mean + projected.mean, projected.variance), kl_from_standard(*q)
+        kl = self.posterior.total(kl_from_standard(*q))
+        return Marginals(cross.mean + projected.mean, projected.variance), kl
 
-    def _whitened(self, L: Float[Tensor, "m m"]) -> Whitened:
-        both = torch.cat([self._m[:, None], self._C.tril()], 1)
+    def _whitened(self, L: Float[Tensor, "*#latent m m"]) -> Whitened:
+        both = torch.cat([self._m.unsqueeze(-1), self._C.tril()], -1)
         solved: Tensor = torch.linalg.solve_triangular(L, both, upper=False)
-        return Whitened(solved[:, 0], solved[:, 1:])
+        return Whitened(solved[..., 0], solved[..., 1:])
 
     @override
     def write_q(self) -> None:

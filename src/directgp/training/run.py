@@ -49,8 +49,9 @@ class Monitor(Protocol):
 class Observer:
     """A callback that gets the model itself while Adam trains it, for learning curves.
 
-    It is called every `every` steps and after the last step, with the current state. The result
-    of a run with an exact loss has the best state.
+    It is called after every `every` steps, with the current state. A last step that is no multiple
+    of `every` is not shown. With an exact loss, the result of the run is the best state, which may
+    be another one.
 
     Parameters
     ----------
@@ -382,7 +383,7 @@ class Recipe:
                 f"{self.name} needs the Gaussian likelihood. Got "
                 f"{type(likelihood).__name__}. Use 'elbo' or 'log_loss'."
             )
-        allowed = "None: it needs all examples at once"
+        allowed = "None, because L-BFGS and collapsed objectives use all examples in each step"
         for whole, who, instead in (
             (self.collapsed is not None, f"objective='{self.name}'", "objective='elbo'"),
             (self.optimizer == "lbfgs", "optimizer='lbfgs'", "optimizer='adam'"),

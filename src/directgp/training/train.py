@@ -165,7 +165,7 @@ def train(
     check_own(likelihood, y)
     if hyperparameters == "auto":
         allowed = "None with hyperparameters='auto'"
-        require(processes is None, "processes", allowed, "some", "Use 'joint' or 'fixed'.")
+        require(processes is None, "processes", allowed, "Processes", "Use 'joint' or 'fixed'.")
         require(start == "elbo", "start with hyperparameters='auto'", "'elbo'", repr(start))
         return path_of(
             recipe,
@@ -347,7 +347,12 @@ def _distributed_recipe(
     """
     device = data.X.device
     where = "with processes"
-    require(device == processes.device, f"X {where}", f"on {processes.device}, theirs", device)
+    require(
+        device == processes.device,
+        f"X {where}",
+        f"on the device of processes, {processes.device}",
+        device,
+    )
     allowed = "'auto' or 'adam', which need no more than the gradient"
     require(recipe.optimizer != "lbfgs", f"optimizer {where}", allowed, "'lbfgs'")
     # One progress bar is enough.

@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 _NO_CHECKPOINT = "There is no checkpoint: with checkpoints=Checkpoints(path) a job can resume."
 
 _ROUGH_NOISE = 0.1
-"""Part of the variance of rough values of f that is noise."""
+"""Noise variance of the rough values of f, as a share of their variance."""
 
 
 @final
@@ -286,10 +286,7 @@ class Trainer:
         interrupted = None if checkpoint is None else checkpoint.resume_stage(run)
         if checkpoint is not None and interrupted is not None:
             with checkpoint.restoring():
-                saved = under("adam.", interrupted)
-                require_like({n: at for n, at in saved.items() if n != "best_loss"}, state.state())
-                state.load_state(saved)
-                state.good = state.state()
+                state.resume(interrupted)
                 self._generator.set_state(interrupted["generator"])
                 problem.batches.load_state(under("batches.", interrupted))
             problem.randomness.renew(run.steps)
@@ -303,7 +300,7 @@ class Trainer:
             observe()
             if checkpoint is None or run.steps % checkpoint.every != 0:
                 return
-            tensors = {f"adam.{name}": value for name, value in state.state().items()}
+            tensors = state.to_save()
             tensors["generator"] = self._generator.get_state()
             batches = problem.batches.state()
             tensors |= {f"batches.{name}": value for name, value in batches.items()}
@@ -411,7 +408,7 @@ def fixed_run(
         # Rescale u_mean: the output scale of the near result may have been calibrated.
         start = near.posterior
         ratio = (start.prior.scale / posterior.prior.scale).detach().sqrt()
-        posterior.set_q(ratio * start.u_mean.detach(), start.u_chol.detach())
+        posterior.set_q(ratio.unsqueeze(-1) * start.u_mean.detach(), start.u_chol.detach())
     stage = trainer.stage(recipe.name, recipe, model, beta, held=True)
     stage = replace(stage, at_floor=base.at_floor)
     if not recipe.point_loss().uses_variance(model.likelihood):

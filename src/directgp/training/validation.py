@@ -96,11 +96,6 @@ class Split:
     mean_weight: float = 1.0
     """Mean weight of the validation examples of all splits."""
 
-    @property
-    def examples(self) -> tuple[Data, Likelihood, float]:
-        """The validation examples, their likelihood and mean weight."""
-        return self.validation, self.validation_likelihood, self.mean_weight
-
     def examples_for(self, result: TrainingResult) -> tuple[Data, Likelihood]:
         """Return the validation examples, and the likelihood of a result for them."""
         return self.validation, for_rows_of(result.likelihood, self.validation_likelihood)

@@ -21,7 +21,7 @@ from torch import Tensor
 
 from directgp import SparseGPRegressor
 from directgp.errors import InvalidInputError, UnsupportedError
-from directgp.posteriors.prior import Prior, shortening
+from directgp.posteriors.prior import Prior, evenly_spaced, shortening
 from directgp.registry import KernelName
 from tests.reference import gaussian_process as reference
 from tests.unit.posteriors.test_rbf import Doubled
@@ -313,6 +313,16 @@ def test_more_rows_than_are_looked_at() -> None:
     X = random(5000, 2)
     full = torch.pdist(X[::2]).median().item() / 2**0.5
     assert Prior.from_data(X).kernel.lengthscale.item() == pytest.approx(full, rel=0.05)
+
+
+def test_row_numbers_of_many_rows() -> None:
+    """Beyond 2²⁴ rows float32 has not all of the numbers."""
+    rows = evenly_spaced(2**24 + 4, 1000, torch.device("cpu"))
+    assert (len(rows), int(rows[0]), int(rows[-1])) == (1000, 0, 2**24 + 3)
+    steps = rows.diff()
+    assert int(steps.max() - steps.min()) == 1
+    for few in (1, 2, 7):
+        assert evenly_spaced(few, 1000, torch.device("cpu")).tolist() == [*range(few)]
 
 
 def test_scale_and_mean_come_from_the_values() -> None:

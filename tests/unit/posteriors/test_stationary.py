@@ -296,6 +296,21 @@ def test_float32_knows_small_variances() -> None:
 
 @each_library
 @each_kernel
+def test_float32_keeps_its_digits_over_many_lengthscales(kernel: KernelName) -> None:
+    """Distances are small differences of large inputs: products of these would lose the digits."""
+    X = torch.linspace(0, 300, 400).reshape(-1, 1)
+    posterior = SparsePosterior(Prior.from_data(X, kernel=kernel), X[::4], nugget=1e-5)
+    posterior.prior.kernel.lengthscale = 1.0
+    posterior.set_q(random(100, seed=3).float(), 0.1 * torch.eye(100))
+    narrow = posterior.predict(X)
+    with torch.no_grad():
+        wide = posterior.double().marginals(X.double())
+    torch.testing.assert_close(narrow.mean.double(), wide.mean, rtol=0, atol=3e-4)
+    torch.testing.assert_close(narrow.variance.double(), wide.variance, rtol=1e-3, atol=0)
+
+
+@each_library
+@each_kernel
 @pytest.mark.parametrize("far", [1e8, 1e300])
 def test_far_inputs_have_the_prior(kernel: KernelName, far: float) -> None:
     """Also where squares of distances overflow; the gradients of the others keep their digits."""

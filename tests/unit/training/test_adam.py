@@ -263,6 +263,37 @@ def test_a_state_goes_on_bit_for_bit(deterministic: bool) -> None:
     assert same(again.state(), state.state())
 
 
+def test_a_resumed_run_goes_back_as_the_whole_one() -> None:
+    """To the same good state, which is older than the checkpoint, and no more often."""
+    function = partial(_root, wall=0.02)
+    toy, run = Toy(function, {"x": [3.0]}, deterministic=False), run_of(100)
+    state, saved = AdamState(toy, 0.061), dict[int, dict[str, Tensor]]()
+    adam(run, state, 20, lambda: saved.update({run.steps: state.to_save()}))
+    assert state.retries > 0 and saved[20]["retries"] == 0
+    for steps, tensors in saved.items():
+        other = Toy(function, {"x": [3.0]}, deterministic=False)
+        again, rerun = AdamState(other, 0.061), run_of(100)
+        again.resume(tensors)
+        rerun.resume(run.losses[:steps], steps)
+        adam(rerun, again)
+        assert rerun.losses == run.losses and again.retries == state.retries
+        assert same(other.state(), toy.state())
+
+
+def test_a_checkpoint_without_a_good_state_is_resumed_from_its_own() -> None:
+    toy = Toy(rosenbrock, {"x": [-1.2, 1.0]})
+    state = AdamState(toy, 0.1)
+    adam(run_of(10), state)
+    earlier = {name: at for name, at in state.to_save().items() if name.startswith("adam.")}
+    again = AdamState(Toy(rosenbrock, {"x": [9.0, 9.0]}), 77.0)
+    again.resume(earlier)
+    assert same(again.good, state.state()) and again.retries == 0
+
+
+def _root(p: Parameters, wall: float) -> Tensor:
+    return (p["x"] - wall).sqrt().sum()
+
+
 def test_what_a_state_tells_is_a_copy() -> None:
     toy = Toy(rosenbrock, {"x": [-1.2, 1.0]})
     state = AdamState(toy, 0.3)

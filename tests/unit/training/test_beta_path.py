@@ -9,7 +9,7 @@ import torch
 
 import directgp
 from directgp.errors import InvalidInputError
-from directgp.likelihoods import Gaussian, NegativeBinomial, Poisson
+from directgp.likelihoods import Gaussian, HeteroscedasticGaussian, NegativeBinomial, Poisson
 from directgp.objectives import LogLoss, SquareLoss
 from directgp.training import (
     BetaPath,
@@ -460,6 +460,22 @@ def test_without_a_generator_a_path_goes_on_with_its_own_folds(tmp_path: Any) ->
     assert [p.validation_loss for p in one.points] == [p.validation_loss for p in two.points]
 
 
+@pytest.mark.parametrize("optimizer", ["adam", "lbfgs"])
+@pytest.mark.parametrize("shared", [True, False])
+def test_each_latent_has_the_beta_of_its_point(optimizer: str, shared: bool) -> None:
+    """With as many β as latents, they could be confused: β nearest 1 is trained as if alone."""
+    settings: dict[str, Any] = {
+        "posterior": start(X, Y).with_latents(2, shared=shared),
+        "likelihood": HeteroscedasticGaussian(),
+        "hyperparameters": "fixed",
+        "optimizer": optimizer,
+    }
+    found = path(**settings, betas=(10.0, 1.0))
+    alone = path(**settings, betas=(1.0,))
+    assert same(tensors(found.points[1].trained), tensors(alone.best))
+    assert not same(tensors(found.points[0].trained), tensors(alone.best))
+
+
 # Refusals.
 
 
@@ -525,7 +541,9 @@ def test_a_finished_elbo_run_may_be_given(mode: str) -> None:
 
 def test_a_finished_run_can_only_be_validated_on_new_rows() -> None:
     for seen in (Folds(3), HoldOut(0.2)):
-        with pytest.raises(InvalidInputError, match=r"validation with start='given' must be Given"):
+        with pytest.raises(
+            InvalidInputError, match=r"validation with start='given' must be Given\(X, y\)"
+        ):
             path(start="given", validation=seen)
     with pytest.raises(InvalidInputError, match=r"start must be 'elbo' or 'given'\. Got 'cold'"):
         path(start="cold")
@@ -534,5 +552,5 @@ def test_a_finished_run_can_only_be_validated_on_new_rows() -> None:
 @pytest.mark.parametrize(("n", "name"), [(999, "Folds"), (1000, "HoldOut")])
 def test_few_examples_are_validated_in_folds_and_many_by_a_part_held_out(n: int, name: str) -> None:
     X, y = regression(n)
-    with pytest.raises(InvalidInputError, match=rf"has seen all other rows\. Got {name}"):
+    with pytest.raises(InvalidInputError, match=rf"was not trained on\. Got {name}"):
         path(X=X, y=y, posterior=start(X, y), start="given", validation=None)

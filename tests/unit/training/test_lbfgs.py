@@ -9,11 +9,15 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+import directgp
 from directgp.errors import NumericalError
+from directgp.likelihoods import Gaussian
+from directgp.posteriors import Prior, SparsePosterior
 from directgp.training.callbacks import Cancel, History, StepBudget
 from directgp.training.lbfgs import Learnt, lbfgs
 from directgp.training.result import Progress, Status, Stop
 from directgp.training.run import RelativeDecrease, SmallGradient
+from tests.unit.training.models import seeded
 from tests.unit.training.toys import Toy, bowl, rosenbrock, run_of, same
 
 Parameters = dict[str, nn.Parameter]
@@ -49,6 +53,16 @@ def test_raw_parameters_do_not_leap(name: str, bounded: bool) -> None:
         for before, after in itertools.pairwise(places)
     ]
     assert (max(leaps) <= 1 + 1e-12) == bounded
+
+
+def test_a_flat_parameter_does_not_stop_the_others() -> None:
+    """The noise of targets without a signal is learned while the lengthscale goes to infinity."""
+    X = torch.linspace(-3, 3, 60, dtype=torch.float64).reshape(-1, 1)
+    y = 0.01 * torch.randn(60, generator=seeded(0), dtype=torch.float64)
+    posterior = SparsePosterior(Prior.from_data(X), X[::10])
+    found = directgp.train(posterior, Gaussian(0.1), X, y, objective="elbo", start="scratch")
+    of_noise_alone = 0.5 * math.log(2 * math.pi * math.e * float(y.square().mean()))
+    assert found.loss == pytest.approx(of_noise_alone, abs=0.01)
 
 
 def test_a_parameter_without_gradient_stays() -> None:

@@ -97,6 +97,17 @@ def test_by_evidence_with_the_first_likelihood(monkeypatch: pytest.MonkeyPatch) 
     assert [n for n, each in choice.tried.items() if each.chosen] == ["matern ARD, studentt"]
 
 
+def test_evidence_counts_the_rows_of_the_short_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Loss and penalty of the same rows, where only a part of the examples is used."""
+    X, y = regression(200)
+    fake = FakeRuns(objective=lambda call: 2.0).install(monkeypatch)
+    choice = choice_of(by_evidence=True, data=Data(X, y))
+    choice.choose([[row[0]] for row in MODELS[:2]])
+    assert {len(call.data) for call in fake.calls} == {60}
+    by_hand = [-60 * 2.0 - 0.5 * number * math.log(60) for number in (3, 4)]
+    assert [each.evidence for each in choice.tried.values()] == pytest.approx(by_hand)
+
+
 @pytest.mark.parametrize(
     ("plain", "ard", "winner"),
     # ½ log 40 / 40 = 0.0461 of mean loss is what one more length scale costs.

@@ -133,7 +133,7 @@ def test_ctrl_c_in_one_ends_all_at_one_step(ended: list[Any]) -> None:
 def test_other_data_in_one_process_are_refused_by_all(ended: list[Any]) -> None:
     first, second = outcomes(ended, cases.other_data)
     assert first == second
-    assert "must be the same in every process. Got others in process 1" in first
+    assert "must be the same in every process. Got different ones in process 1" in first
 
 
 def test_a_checkpoint_that_cannot_be_kept_is_refused_by_all(ended: list[Any]) -> None:
@@ -377,5 +377,7 @@ def test_settings_that_one_process_needs_are_refused(
 
 
 def test_data_on_another_device_are_refused() -> None:
-    with pytest.raises(InvalidInputError, match="X with processes must be on cuda:1, theirs"):
+    with pytest.raises(
+        InvalidInputError, match="X with processes must be on the device of processes, cuda:1"
+    ):
         cases.trained(cases.gaussian(), Processes(0, 2, torch.device("cuda", 1)))

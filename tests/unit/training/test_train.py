@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from gpytorch.kernels import RBFKernel, ScaleKernel
 from torch import Tensor
 
 import directgp
@@ -14,7 +15,7 @@ from directgp.errors import InvalidInputError, UnsupportedError
 from directgp.likelihoods import Gaussian, Likelihood, Poisson, Probit, StudentT
 from directgp.log_expectations import BiasedMonteCarlo
 from directgp.objectives import LogLoss, Objective, PointLoss
-from directgp.posteriors import SparsePosterior
+from directgp.posteriors import Prior, SparsePosterior
 from directgp.training import HoldOut, RelativeDecrease, Status, StepBudget, TrainingResult
 from directgp.training.callbacks import History
 from tests.unit.training.models import (
@@ -250,6 +251,27 @@ def test_noise_free_data_meet_the_floor_of_the_noise() -> None:
     assert isinstance(result.likelihood, Gaussian)
     noise = float(result.likelihood.noise.detach())
     assert 1e-7 < noise / float(smooth.var()) < 1e-5
+
+
+def test_constant_targets_meet_the_floor_of_the_scale_of_a_kernel() -> None:
+    """Below it the variance of f would underflow."""
+    X_line = torch.linspace(-3, 3, 60).reshape(-1, 1)
+    posterior = SparsePosterior(Prior(ScaleKernel(RBFKernel()), dtype=torch.float32), X_line[::10])
+    result = directgp.train(
+        posterior, Gaussian(0.1), X_line, torch.zeros(60), objective="elbo", start="scratch"
+    )
+    assert "prior.kernel.raw_outputscale" in result.at_floor
+    assert float(result.posterior.prior.scale.detach()) > 0
+
+
+def test_beta_0_with_more_inducing_inputs_than_examples() -> None:
+    """The curvature has no inverse there; L-BFGS still gets below the start of most losses."""
+    line = torch.linspace(-3, 3, N, dtype=torch.float64).reshape(-1, 1)
+    y = torch.sin(2 * line[:, 0]) + 0.2 * normal(N)
+    result = directgp.train(
+        start(line, y, m=60), Gaussian(0.1), line, y, objective="elbo", beta=0.0, max_steps=60
+    )
+    assert result.loss < 0
 
 
 # Precision.
@@ -514,12 +536,14 @@ REFUSALS: list[tuple[dict[str, Any], str]] = [
     ({"learning_rate": math.nan}, "learning_rate must be positive. Got nan."),
     (
         {"optimizer": "lbfgs", "batch_size": 10},
-        "batch_size with optimizer='lbfgs' must be None: it needs all examples at once. Got 10. "
+        "batch_size with optimizer='lbfgs' must be None, because L-BFGS and collapsed "
+        "objectives use all examples in each step. Got 10. "
         "Use optimizer='adam' for batches.",
     ),
     (
         {"objective": "fitc", "batch_size": 10},
-        "batch_size with objective='fitc' must be None: it needs all examples at once. Got 10. "
+        "batch_size with objective='fitc' must be None, because L-BFGS and collapsed "
+        "objectives use all examples in each step. Got 10. "
         "Use objective='elbo' for batches.",
     ),
 ]

@@ -5,7 +5,7 @@ import torch
 
 import directgp
 from directgp.errors import InvalidInputError
-from directgp.likelihoods import Gaussian, Probit
+from directgp.likelihoods import Gaussian, HeteroscedasticGaussian, Probit
 from directgp.objectives.base import LogLoss, Objective
 from directgp.posteriors import SparsePosterior
 from directgp.training.data import Batches, Data, Model, Randomness
@@ -85,6 +85,28 @@ def test_it_reaches_the_same_optimum() -> None:
     assert runs[1].loss == pytest.approx(runs[0].loss, abs=2e-3)
     # The path there is another one.
     assert runs[1].history[5] != pytest.approx(runs[0].history[5], abs=1e-6)
+
+
+@pytest.mark.parametrize("shared", [True, False])
+def test_several_latents(shared: bool) -> None:
+    posterior = start().posterior.with_latents(2, shared=shared)
+    with torch.no_grad():
+        posterior.u_mean.normal_(generator=RANDOM)
+    model = Model(posterior, HeteroscedasticGaussian())
+    others = Randomness(torch.Generator(), False), Batches(Data(X, X[:, 0])), None
+    problems = [
+        kind(model, Data(X, X[:, 0]), Objective(LogLoss(), len(X), 0.3), *others)
+        for kind in (FreeProblem, UnwhitenedProblem)
+    ]
+    torch.testing.assert_close(*(problem.value_and_gradient(0)[0] for problem in problems))
+    trained = directgp.train(
+        *(*model[:2], X, X[:, 0]),
+        start="scratch",
+        optimizer="adam",
+        max_steps=5,
+        whitened=False,
+    )
+    assert trained.history[-1] < trained.history[0]
 
 
 def test_it_is_for_joint_training_by_adam() -> None:
