@@ -74,7 +74,7 @@ def beta_path(
     """Train a grid of β and choose one by validation.
 
     L-BFGS trains the β nearest 1 first, and then outwards, each from the result of its neighbour;
-    Adam trains all β as one batch of models, or as L-BFGS if f has several latents. Paired
+    Adam trains all β as one batch of models, or one by one if f has several latents. Paired
     differences of the validation loss compare the candidates. It is the loss that is optimised, by
     its exact rule (log loss for ELBO, VFE and FITC). Of the candidates that are not distinguishable
     from the best, the most regularised is chosen.
