@@ -26,6 +26,7 @@ from directgp.likelihoods import (
     HeteroscedasticGaussian,
     Likelihood,
     Logistic,
+    NegativeBinomial,
     Poisson,
 )
 from directgp.likelihoods.base import unconstrained
@@ -327,9 +328,9 @@ TARGETS = row(0.1, 2.0)
         (Bent(), r"Bent has a kink: for y = 0\.1 its second derivative is"),
         (NotConcave(), r"is not concave: .* Set log_concave=False"),
         (TooWide(), r"strip and growth of TooWide must be right"),
-        (WrongSlope(), r"WrongSlope must be of methods that agree.*derivatives by"),
-        (WrongDraws(), r"WrongDraws must be .*draws by \d+\.\d standard errors"),
-        (WrongBase(), r"WrongBase must be .*density by"),
+        (WrongSlope(), r"Methods of WrongSlope must agree .*derivatives by"),
+        (WrongDraws(), r"Methods of WrongDraws must agree .*draws by \d+\.\d standard errors"),
+        (WrongBase(), r"Methods of WrongBase must agree .*density by"),
     ],
     ids=lambda each: type(each).__name__ if isinstance(each, Likelihood) else "",
 )
@@ -351,6 +352,9 @@ def test_what_is_right_is_accepted() -> None:
         assert found.keys() == {"derivatives", "density", "mean", "variance", "draws"}
         assert found.pop("draws") < 5 and max(found.values()) < 1e-8
     check_likelihood(OwnPoisson(), row(0.0, 7.0))
+    # Moments of wide counts are interpolated sums.
+    check_likelihood(NegativeBinomial(0.1), row(0.0, 7.0), row(-1.0, 7.0, 12.0))
+    check_likelihood(Poisson(), row(0.0, 7.0), row(15.0))
     assert check_likelihood(OwnLogistic(), row(0.0, 1.0)).keys() == {"derivatives", "density"}
     # Large targets, near which e^f is beyond float64.
     check_own(Waiting(), row(1e-3, 800.0))
