@@ -245,8 +245,12 @@ class HeteroscedasticGaussian(Likelihood):
         normal = torch.exp(-0.5 * x * x) / math.sqrt(2 * math.pi)
         size = deviations * (2 * normal + x * (2 * torch.special.ndtr(x) - 1))
         squares = deviations.square()
-        pairs = torch.sqrt(squares.unsqueeze(-2) + squares.unsqueeze(-3))
-        both = (weights[:, None] * weights * pairs).sum((-3, -2)) / math.sqrt(2 * math.pi)
+        # Node by node: all pairs at once would be k²·n numbers.
+        both = torch.zeros_like(squares[..., 0, :])
+        for k, weight in enumerate(weights.unbind()):
+            pairs = torch.sqrt(squares + squares[..., k : k + 1, :])
+            both = both + weight * (weights * pairs).sum(-2)
+        both = both / math.sqrt(2 * math.pi)
         score: Values = ((weights * size).sum(-2) - both).to(y.dtype)
         return score
 
