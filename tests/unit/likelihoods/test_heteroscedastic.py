@@ -143,9 +143,7 @@ def test_the_predictive_distribution_is_that_of_draws() -> None:
 class LargestArray(TorchDispatchMode):
     """Records the number of elements of the largest tensor that is computed."""
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.elements = 0
+    elements: int = 0
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         result = func(*args, **(kwargs or {}))
@@ -156,7 +154,7 @@ class LargestArray(TorchDispatchMode):
 
 def test_the_score_needs_no_array_of_pairs_of_nodes() -> None:
     mean, variance = wide([[0.5] * 100, [-1.0] * 100]), wide([[0.3] * 100, [0.8] * 100])
-    with LargestArray() as largest:
+    with LargestArray() as largest:  # type: ignore[no-untyped-call]
         predictive_crps(LIKELIHOOD, wide([0.1] * 100), Marginals(mean, variance))
     assert largest.elements < 200 * 100
 

@@ -11,6 +11,7 @@ import pytest
 import torch
 from sklearn.base import clone
 from torch import Tensor
+from typing_extensions import override
 
 import directgp
 from directgp import Marginals, SparseGPClassifier, SparseGPCountRegressor, SparseGPRegressor
@@ -175,6 +176,35 @@ def test_density_and_cdf_give_everything(own: Likelihood, known: Likelihood, y: 
         torch.testing.assert_close(found.diff(), wanted.expand(5).diff(), rtol=1e-9, atol=1e-12)
     drawn, random = torch.full((4000,), 0.5, dtype=FLOAT64), np.random.RandomState(0)
     assert abs(own.sample(drawn, random).mean() - known.conditional_mean(drawn[:1]).item()) < 0.06
+
+
+class FoldedLaplace(Likelihood):
+    """Laplace's density around abs(f), whose moments have a kink in f."""
+
+    @override
+    def log_kernel(self, y: Tensor, f: Tensor) -> Tensor:
+        return -(y - f.abs()).abs()
+
+    @override
+    def log_base(self, y: Tensor) -> Tensor:
+        return torch.full_like(y, -math.log(2))
+
+    def cdf(self, y: Tensor, f: Tensor) -> Tensor:
+        distance = y - f.abs()
+        tail = 0.5 * torch.exp(-distance.abs())
+        return torch.where(distance < 0, tail, 1 - tail)
+
+
+@pytest.mark.parametrize(("mean", "variance"), [(0.3, 1.0), (0.3, 25.0), (-0.1, 0.01)])
+def test_moments_with_a_kink_in_f(mean: float, variance: float) -> None:
+    q = Marginals(row(mean), row(variance))
+    deviation = math.sqrt(variance)
+    density = math.exp(-0.5 * mean**2 / variance) * math.sqrt(2 / math.pi)
+    # E|f| and Var|f| of a normal f; Laplace's variance is 2.
+    truth = deviation * density + mean * math.erf(mean / deviation / math.sqrt(2))
+    assert predictive_mean(FoldedLaplace(), q).item() == pytest.approx(truth, rel=1e-4)
+    spread = 2 + variance + mean**2 - truth**2
+    assert predictive_variance(FoldedLaplace(), q).item() == pytest.approx(spread, rel=1e-4)
 
 
 @torch.no_grad()
