@@ -205,6 +205,11 @@ def _integrate(
     integral: Callable[..., Values], likelihood: Likelihood, mean: Values, variance: Values
 ) -> Values:
     """Integrate a function that is analytic in the likelihood's strip over each q."""
+    if isinstance(likelihood, Classes):
+        raise UnsupportedError(
+            f"The mean of y is not defined for the classes of {type(likelihood).__name__}. Use "
+            "log_class_probabilities."
+        )
     if likelihood.num_latent > 1:
         raise UnsupportedError(
             "Mean and variance of y need predictive_mean(mean, variance) and predictive_variance "

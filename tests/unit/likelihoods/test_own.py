@@ -476,12 +476,12 @@ class NeedsWidth(Laplace):
 @pytest.mark.parametrize(
     ("name", "cls", "message"),
     [
-        ("gaussian", OwnNormal, r"none of directgp's own\. Got 'gaussian'"),
-        ("Gaussian", OwnNormal, r"none of directgp's own\. Got 'Gaussian'"),
-        ("auto", OwnNormal, "none of directgp's own"),
+        ("gaussian", OwnNormal, r"not the name of a likelihood of directgp\. Got 'gaussian'"),
+        ("Gaussian", OwnNormal, r"not the name of a likelihood of directgp\. Got 'Gaussian'"),
+        ("auto", OwnNormal, "not the name of a likelihood of directgp"),
         ("own laplace", OwnNormal, "letters, digits and _"),
         ("own_laplace", OwnNormal, "one that no other class has"),
-        ("another", Laplace, "Laplace is registered as 'own_laplace'"),
+        ("another", Laplace, "Laplace is already registered as 'own_laplace'"),
         ("another", NeedsWidth, "made without arguments. Got NeedsWidth: missing"),
         ("another", Likelihood, "complete. Got Likelihood without log_kernel"),
         ("another", dict, "a subclass of directgp.likelihoods.Likelihood. Got dict"),
