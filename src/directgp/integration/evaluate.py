@@ -44,7 +44,7 @@ def average_slopes(density: Density, y: Row, f: LatentPoints, weights: Points) -
     if has(density, ParameterSlopes):
         slopes = cast(ParameterSlopes, density).parameter_slopes(y, f)
     if slopes is not None:
-        return tuple((weights * slope).sum(0) for slope in slopes)
+        return tuple((weights * _weighted(weights, slope)).sum(0) for slope in slopes)
     with torch.enable_grad():
         kernel = (weights * density.log_kernel(y, f)).sum(0)
         term = kernel + weights.sum(0) * density.log_base(y)
@@ -125,6 +125,11 @@ def without_overflow(
         return first, second
     weightless = weights == 0
     return first.masked_fill(weightless, 0.0), second.masked_fill(weightless, 0.0)
+
+
+def _weighted(weights: LatentPoints, slope: LatentPoints) -> LatentPoints:
+    """Replace one slope as `without_overflow` does."""
+    return without_overflow(weights, slope, slope)[0]
 
 
 _CPU_ELEMENTS = 80_000

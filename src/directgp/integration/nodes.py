@@ -21,11 +21,10 @@ NATS = 27.0
 MIN_NODES = 16
 """Smallest number of nodes of an example."""
 
-MAX_NODES = 4096
-"""Largest number of nodes of an example."""
-
+MAX_NODES = 32_000
+"""Largest number of nodes of an example; one that needs more is summed with a wider step."""
 _CPU_WASTE = 6000
-"""Nodes that may be summed in vain: to sort the examples by their number of nodes costs more."""
+"""Extra nodes accepted before examples are sorted by node count; sorting costs more than these."""
 
 _CPU_WASTE_PER_EXAMPLE = 5
 """Additional nodes of each example that may be summed in vain."""

@@ -24,7 +24,12 @@ from directgp.integration.contract import (
     Nodes,
     has,
 )
-from directgp.integration.evaluate import average_slopes, gather, linear_slopes
+from directgp.integration.evaluate import (
+    average_slopes,
+    gather,
+    linear_slopes,
+    without_overflow,
+)
 from directgp.integration.gaussian_sums import GaussianSums, WidenedStrip
 from directgp.integration.nodes import (
     blocks_by_nodes,
@@ -286,6 +291,7 @@ def _sum_nodes(
     mass = torch.addcmul(kernel, square, spread).sub_(height).exp_()
     if dense:
         mass.mul_(share)
+    first, second = without_overflow(mass, first, second)
     sums = [weights @ mass, weights @ (mass * second)]
     parameters: Slopes = ()
     if linear_slopes(density) is not None:

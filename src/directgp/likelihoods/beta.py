@@ -219,7 +219,7 @@ class Beta(UnimodalInF):
         a = self.precision * torch.sigmoid(f)
         b = self.precision * torch.sigmoid(-f)
         t = self.units.original(y).clamp(0.0, 1.0)
-        return self.units.ordered(by_scipy(betainc, a, b, t.expand(a.shape)))
+        return self.units.ordered(by_scipy(betainc, *torch.broadcast_tensors(a, b, t)))
 
     def draw(self, f: Draws, mean: Draws, random: np.random.RandomState) -> Draws:
         """Return draws of y given f, with numpy."""

@@ -213,7 +213,7 @@ class BoundedCounts(Protocol):
 
 @runtime_checkable
 class Censored(Protocol):
-    """y may be a limit of the value, so that y is nothing to compare predictions with."""
+    """y may be a censoring limit, not the true value. Do not compare predictions with it."""
 
     def observed_range(self, y: Values) -> tuple[Values, Values]:
         """Return values between which the quantity behind y is known to lie."""

@@ -15,18 +15,19 @@ from jaxtyping import Float
 from torch import Tensor
 from typing_extensions import override
 
-from directgp.errors import require
+from directgp.errors import require, require_all
 from directgp.integration.contract import Derivatives
 from directgp.integration.trapezoid import TrapezoidSums
 from directgp.likelihoods.base import unconstrained
 from directgp.likelihoods.capabilities import ParameterText
 from directgp.likelihoods.conway_maxwell_normaliser import (
+    LARGEST_NU,
     Cumulants,
-    cumulants_at,
     for_each_nu,
     nearest_zero,
-    slope_at,
     sum_or_expansion,
+    tabled,
+    tabled_slope,
     terms_around_mode,
 )
 from directgp.likelihoods.counts import CountLikelihood, log_factorial
@@ -37,7 +38,10 @@ from directgp.shapes import Values
 _SMALLEST_NU = 0.1
 """The sums of smaller ν are long, and such counts are nearly geometric."""
 
-_LARGEST_NU = 50.0
+_SMALLEST_DISPERSION = 1 / (LARGEST_NU - _SMALLEST_NU)
+"""s of the largest ν."""
+
+_LARGEST_TRAINED_NU = 50.0
 """Training ends here: p(y given f) is nearly a staircase, and q(f) alone describes the spread."""
 
 _FEW = 256
@@ -85,13 +89,18 @@ class ConwayMaxwellPoisson(CountLikelihood):
     def __init__(self, dispersion: float | Tensor = 1.0) -> None:
         super().__init__()
         self.raw_dispersion = unconstrained(dispersion, "dispersion of ConwayMaxwellPoisson")
+        values = self.dispersion.detach().reshape(-1)
+        # A softplus and its inverse round.
+        enough = values >= _SMALLEST_DISPERSION * (1 - 1e-12)
+        allowed = f"at least {_SMALLEST_DISPERSION:.5f}, with ν up to {LARGEST_NU:g}"
+        require_all(enough, values, "dispersion of ConwayMaxwellPoisson", allowed)
 
     @classmethod
     def with_nu(cls, nu: float) -> "ConwayMaxwellPoisson":
-        """Return the likelihood of this ν > 0.1."""
-        allowed = f"above {_SMALLEST_NU} and finite"
-        finite = _SMALLEST_NU < nu < math.inf
-        require(finite, "nu of ConwayMaxwellPoisson.with_nu", allowed, nu)
+        """Return the likelihood of this ν, above 0.1 and up to 64."""
+        allowed = f"above {_SMALLEST_NU}, and at most {LARGEST_NU:g}"
+        inside = _SMALLEST_NU < nu <= LARGEST_NU
+        require(inside, "nu of ConwayMaxwellPoisson.with_nu", allowed, nu)
         return cls(1 / (nu - _SMALLEST_NU))
 
     @classmethod
@@ -121,7 +130,7 @@ class ConwayMaxwellPoisson(CountLikelihood):
 
     def floors(self, deviation: float) -> dict[str, float]:
         """Return the smallest allowed value of positive parameters, by name."""
-        return {"raw_dispersion": 1 / (_LARGEST_NU - _SMALLEST_NU)}
+        return {"raw_dispersion": 1 / (_LARGEST_TRAINED_NU - _SMALLEST_NU)}
 
     def description(self, unit: float) -> dict[str, float]:
         """Return the parameters to print in `summary()`."""
@@ -133,7 +142,7 @@ class ConwayMaxwellPoisson(CountLikelihood):
         nu = self.nu
         if torch.is_grad_enabled() and (z.requires_grad or nu.requires_grad):
             return sum_or_expansion(z, nu)
-        return Cumulants(*for_each_nu(cumulants_at, z, nu.detach()))
+        return Cumulants(*for_each_nu(tabled, z, nu.detach()))
 
     @override
     def log_kernel(self, y: Values, f: Values) -> Values:
@@ -157,7 +166,7 @@ class ConwayMaxwellPoisson(CountLikelihood):
         if self.log_exposure is not None and self.log_exposure.requires_grad:
             return None
         z = self._plus_log_exposure(f)
-        (slope,) = for_each_nu(slope_at, z, self.nu)
+        (slope,) = for_each_nu(lambda at, nu: [tabled_slope(at, nu)], z, self.nu)
         return ((slope - y * z + log_factorial(y)) / self.dispersion.square(),)
 
     @override

@@ -156,8 +156,8 @@ _ORDER = 7
 _PIECES_PER_STRIP = 16
 """Number of pieces in the distance of the nearest zero of Z."""
 
-_LARGEST_TABLED = 64.0
-"""Largest ν with a table: zeros of Z come near, but few terms are left of the sum."""
+LARGEST_NU = 64.0
+"""Largest ν: beyond it zeros of Z come near."""
 
 
 def nearest_zero(nu: float) -> float:
@@ -348,21 +348,6 @@ def for_each_nu(
         for column, values in zip(columns, results, strict=True):
             column[mask] = values
     return columns
-
-
-def cumulants_at(z: Values, nu: float) -> Cumulants:
-    """Compute L and its derivatives in f for one ν, without a graph."""
-    return tabled(z, nu) if nu <= _LARGEST_TABLED else sum_or_expansion(z, z.new_tensor(nu))
-
-
-def slope_at(z: Values, nu: float) -> list[Values]:
-    """Compute the derivative of L in ν, without a graph."""
-    if nu <= _LARGEST_TABLED:
-        return [tabled_slope(z, nu)]
-    with torch.enable_grad():
-        at = z.new_tensor(nu).expand(z.shape).clone().requires_grad_()
-        total = sum_or_expansion(z, at).value.sum()
-    return [torch.autograd.grad(total, at)[0]]
 
 
 def sum_or_expansion(z: Values, nu: Values) -> Cumulants:

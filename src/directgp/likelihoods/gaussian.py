@@ -12,7 +12,7 @@ from typing_extensions import override
 from directgp.errors import refuse
 from directgp.integration.contract import Derivatives, Integrator
 from directgp.integration.trapezoid import TrapezoidSums
-from directgp.likelihoods.base import ConjugateLikelihood, UnimodalInF, check_finite, unconstrained
+from directgp.likelihoods.base import ConjugateLikelihood, UnimodalInF, unconstrained
 from directgp.likelihoods.capabilities import NOISE_ADVICE, ParameterText
 from directgp.likelihoods.numeric import Draws
 from directgp.likelihoods.rows import RowConstants
@@ -20,7 +20,7 @@ from directgp.numerics.autograd import Slopes, in_float64
 from directgp.numerics.gaussian import log_density
 from directgp.numerics.random import Generator, standard_normal
 from directgp.numerics.special import softplus_inverse
-from directgp.shapes import Row, Targets, Values
+from directgp.shapes import Row, Values
 
 _LOG_ROOT = -0.5 * math.log(2 * math.pi)
 
@@ -50,10 +50,6 @@ class GaussianTruth(UnimodalInF):
     @override
     def conditional_variance(self, f: Values) -> Values:
         return self.noise.expand(f.shape)
-
-    @override
-    def check_targets(self, y: Targets) -> None:
-        check_finite(y, "Gaussian")
 
     @override
     def argmax(self, y: Values) -> Values:
@@ -246,10 +242,6 @@ class GaussianKnownNoise(GaussianNoise):
         noise = self.rows.of(self)
         extra = self.extra
         return noise if extra is None else noise + extra
-
-    @override
-    def check_targets(self, y: Targets) -> None:
-        check_finite(y, "GaussianKnownNoise")
 
     def starting_latent(self, y: Row) -> Row:
         """Return the targets."""

@@ -12,18 +12,16 @@ from typing_extensions import override
 from directgp.errors import NumericalError
 from directgp.integration.contract import Derivatives
 from directgp.integration.latents import ReducedIntegrals
-from directgp.likelihoods.base import Likelihood, check_finite
+from directgp.integration.nodes import NATS, step_for
+from directgp.likelihoods.base import Likelihood
 from directgp.likelihoods.numeric import Draws
 from directgp.likelihoods.units import Units
 from directgp.numerics.autograd import Slopes
 from directgp.numerics.gumbel import check_finite_numbers
 from directgp.numerics.random import Generator, exponential, standard_normal
-from directgp.shapes import LatentPoints, Latents, Points, Row, Targets, Values
+from directgp.shapes import LatentPoints, Latents, Points, Row, Values
 
 _LOG_TWO_PI = math.log(2 * math.pi)
-
-_NATS = 27.0
-"""The sum over the noise ends where its integrand has fallen by e^−27, and errs by as much."""
 
 _STRIP = 1.4
 """Im t up to which N(y; μ, v + e^t) stays bounded; π/2 is the limit."""
@@ -96,10 +94,6 @@ class HeteroscedasticGaussian(Likelihood):
         """e^{f_2}."""
         return torch.exp(f[..., 1, :])
 
-    @override
-    def check_targets(self, y: Targets) -> None:
-        check_finite(y, "HeteroscedasticGaussian")
-
     def draw(self, f: Draws, mean: Draws, random: np.random.RandomState) -> Draws:
         """Return draws of y given f, with numpy."""
         return np.asarray(mean + np.exp(0.5 * f[..., 1, :]) * random.standard_normal(mean.shape))
@@ -128,7 +122,7 @@ class HeteroscedasticGaussian(Likelihood):
         rows = torch.stack([(y - mean[0]).square(), variance[0], mean[1], variance[1]])
         check_finite_numbers([float(rows.sum())])
         low, high, width = _range(rows)
-        needed = (high - low) / _step(width)
+        needed = (high - low) / step_for(width, _STRIP, NATS)
         number = max(16, math.ceil(float(needed.max()))) if len(y) else 16
         if number > _MAX_NODES:
             raise NumericalError(
@@ -245,8 +239,12 @@ class HeteroscedasticGaussian(Likelihood):
         normal = torch.exp(-0.5 * x * x) / math.sqrt(2 * math.pi)
         size = deviations * (2 * normal + x * (2 * torch.special.ndtr(x) - 1))
         squares = deviations.square()
-        pairs = torch.sqrt(squares.unsqueeze(-2) + squares.unsqueeze(-3))
-        both = (weights[:, None] * weights * pairs).sum((-3, -2)) / math.sqrt(2 * math.pi)
+        # Node by node: all pairs at once would be k²·n numbers.
+        both = torch.zeros_like(squares[..., 0, :])
+        for k, weight in enumerate(weights.unbind()):
+            pairs = torch.sqrt(squares + squares[..., k : k + 1, :])
+            both = both + weight * (weights * pairs).sum(-2)
+        both = both / math.sqrt(2 * math.pi)
         score: Values = ((weights * size).sum(-2) - both).to(y.dtype)
         return score
 
@@ -258,12 +256,6 @@ def _log_integrand(rows: Float[Tensor, "4 n"], t: Points) -> tuple[Points, Point
     return -0.5 * (torch.log(noise) + square / noise + (t - centre).square() / spread), noise
 
 
-def _step(width: Values) -> Values:
-    """Return the step of a trapezoid sum over a peak of this width that errs by e^−nats."""
-    d = (math.sqrt(2 * _NATS) * width).clamp(max=_STRIP)
-    return 2 * math.pi * d / (_NATS + 0.5 * (d / width) ** 2)
-
-
 def _range(rows: Float[Tensor, "4 n"]) -> tuple[Row, Row, Row]:
     """Return the ends of the integrand in t, and the width of its narrowest peak.
 
@@ -273,7 +265,7 @@ def _range(rows: Float[Tensor, "4 n"]) -> tuple[Row, Row, Row]:
     deviation = spread.sqrt()
     peak = torch.log((square - v).clamp(min=1e-300))
     peak = torch.where(square > v, peak, centre)
-    reach = math.sqrt(2 * _NATS) * deviation
+    reach = math.sqrt(2 * NATS) * deviation
     low = torch.minimum(centre, peak) - reach
     high = torch.maximum(centre, peak) + reach
     places = torch.linspace(0, 1, _SCAN, dtype=v.dtype, device=v.device)[:, None]
@@ -281,7 +273,7 @@ def _range(rows: Float[Tensor, "4 n"]) -> tuple[Row, Row, Row]:
     for _ in range(_SCANS):
         grid = torch.cat([torch.lerp(low, high, places), around]).sort(0).values
         logs, noise = _log_integrand(rows, grid)
-        high_enough = logs > logs.amax(0) - _NATS - 3
+        high_enough = logs > logs.amax(0) - NATS - 3
         first = high_enough.to(torch.int8).argmax(0, keepdim=True)
         last = len(grid) - 1 - high_enough.flip(0).to(torch.int8).argmax(0, keepdim=True)
         low = grid.gather(0, (first - 1).clamp(min=0))[0]
@@ -297,9 +289,9 @@ def _components(mean: Values, variance: Values) -> tuple[Values, Points]:
     _, centre = mean.unbind(-2)
     v, spread = variance.unbind(-2)
     deviation = spread.sqrt()
-    reach = math.sqrt(2 * _NATS)
+    reach = math.sqrt(2 * NATS)
     widest = deviation.detach()
-    step = float((_step(widest) / widest).min()) if widest.numel() else 1.0
+    step = float((step_for(widest, _STRIP, NATS) / widest).min()) if widest.numel() else 1.0
     number = max(16, math.ceil(2 * reach / step))
     z = torch.linspace(-reach, reach, number, dtype=mean.dtype, device=mean.device)[:, None]
     weights = torch.exp(-0.5 * z * z)

@@ -35,7 +35,7 @@ _STEP = 0.25
 """Step in z."""
 
 _HEAVY = 1e-3
-"""Share of the outermost quantiles in a moment from which it counts as infinite."""
+"""A moment counts as infinite if its outermost quantiles contribute more than this share."""
 
 _SPACING = 1 / 32
 """Distance in f of the moments between which others are interpolated: a cubic errs by 1e-8."""
@@ -48,6 +48,9 @@ _TAIL = 1e-12
 
 _MAX_COUNTS = 512
 """Largest number of counts that a sum evaluates; the rest is interpolated."""
+
+_SHIFT = 10.0
+"""Counts up to about this one are all evaluated, however many follow."""
 
 _LARGEST_BLOCK = 1 << 21
 """Values of y found at once."""
@@ -77,7 +80,10 @@ def derivatives_by_autograd(
 
 
 def _slope(values: Values, f: Values, create_graph: bool = False) -> Values:
-    """Return ∂ Σ values / ∂f; zeros for values that do not depend on f, as a Laplace slope."""
+    """Return ∂ Σ values / ∂f.
+
+    It is zeros where the values have no graph, such as the slope of Laplace's log density.
+    """
     if not values.requires_grad:
         return torch.zeros_like(f)
     (slope,) = torch.autograd.grad(
@@ -254,17 +260,24 @@ def _count_moments(flat: Flat, index: Tensor) -> tuple[Row, Row]:
 
 
 def sum_counts(
-    function: Callable[[Points], Points], first: Row, last: Row, most: int = _MAX_COUNTS
-) -> Row:
+    function: Callable[[Points], Points], first: Values, last: Values, most: int = _MAX_COUNTS
+) -> Values:
     """Sum a function of k from the first to the last k; of more than `most`, by trapezoids."""
     number = (last - first + 1).clamp(min=0)
-    nodes = int(number.max().clamp(max=most))
+    nodes = int(number.max().clamp(max=most)) if number.numel() else 0
     if nodes == 0:
         return torch.zeros_like(first)
-    steps = torch.arange(nodes, dtype=first.dtype, device=first.device)[:, None]
-    # Equal steps of √k: a count varies on the scale of √k at least.
-    roots = torch.lerp(first.sqrt(), last.clamp(min=0).sqrt(), steps / max(1, nodes - 1))
-    k = torch.where(number <= nodes, first + steps, roots.square().round())
+    steps = torch.arange(nodes, dtype=first.dtype, device=first.device)
+    steps = steps.reshape(-1, *([1] * first.dim()))
+    # Equal steps of log(k + 10): over a wide q probabilities vary on the scale of log k.
+    left = torch.log(first + _SHIFT)
+    right = torch.log(last.clamp(min=0) + _SHIFT)
+    spread = torch.exp(torch.lerp(left, right, steps / max(1, nodes - 1))) - _SHIFT
+    # The two ends are exact, whatever the logarithm rounds.
+    spread = torch.minimum(torch.maximum(spread.round(), first), last)
+    spread[0] = first
+    spread[-1] = last
+    k = torch.where(number <= nodes, first + steps, spread)
     inside = k <= last
     values = function(torch.where(inside, k, first))
     # The weight of a count is 1, plus half of those between it and its neighbours.

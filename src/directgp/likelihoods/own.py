@@ -72,11 +72,6 @@ def written_by_user(likelihood: Likelihood) -> bool:
     return not type(likelihood).__module__.startswith("directgp.")
 
 
-def own(row: LikelihoodRow) -> bool:
-    """Return whether a row of the registry is the user's."""
-    return isinstance(row, OwnLikelihoodRow)
-
-
 def _check_free(name: str, cls: type, who: str) -> None:
     """Raise `InvalidInputError` if the name is taken, or the class has another one.
 
@@ -86,14 +81,17 @@ def _check_free(name: str, cls: type, who: str) -> None:
     free = (
         name != "auto" and name not in built_in and type(LIKELIHOODS.get(name)) is not LikelihoodRow
     )
-    require(free, who, "none of directgp's own", repr(name))
+    require(free, who, "not the name of a likelihood of directgp", repr(name))
     row = LIKELIHOODS.get(name)
     if row is not None:
         same = row.source == f"{cls.__module__}:{cls.__qualname__}"
         require(same, who, "one that no other class has", f"{name!r}, which is {row.source}")
     names = [row.name for row in LIKELIHOODS.values() if row.name != name and row.load() is cls]
-    got = f"{name!r}, and {cls.__name__} is registered as {''.join(names)!r}"
-    require(not names, who, "the only one of its class", got)
+    if names:
+        raise InvalidInputError(
+            f"A class can be registered under one name only. Got {name!r}; {cls.__name__} is "
+            f"already registered as {names[0]!r}."
+        )
 
 
 # log p(y given f) is probed near f = 0 and near each target. The interval over which ℓ′ or ℓ″

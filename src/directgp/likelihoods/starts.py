@@ -95,7 +95,7 @@ def rough_latent(likelihood: Likelihood, y: Float[Tensor, " n"]) -> Float[Tensor
 
 
 def latent_starts(likelihood: Likelihood, y: Row) -> tuple[tuple[float, float], ...]:
-    """Return prior mean and variance that each of several latents starts from; none: as one."""
+    """Return starting prior mean and variance of each latent; empty if they start like one."""
     if has(likelihood, UnlikeLatents):
         return cast(UnlikeLatents, likelihood).latent_starts(y)
     return ()

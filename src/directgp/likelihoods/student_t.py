@@ -13,7 +13,7 @@ from typing_extensions import override
 from directgp.errors import require
 from directgp.integration.contract import Derivatives
 from directgp.integration.gamma_mixture import GammaMixture
-from directgp.likelihoods.base import UnimodalInF, check_finite, unconstrained
+from directgp.likelihoods.base import UnimodalInF, unconstrained
 from directgp.likelihoods.capabilities import NOISE_ADVICE, ParameterText
 from directgp.likelihoods.numeric import Draws
 from directgp.numerics.arrays import (
@@ -26,7 +26,7 @@ from directgp.numerics.arrays import (
 )
 from directgp.numerics.autograd import Slopes, in_float64
 from directgp.numerics.log_square import expected_log_square, expected_log_square_slopes
-from directgp.shapes import Targets, Values
+from directgp.shapes import Values
 
 _SMALLEST_DF = 0.1
 _FINITE_VARIANCE = 2.1
@@ -94,10 +94,6 @@ class StudentTNoise(UnimodalInF):
         df = self.df
         finite = self.scale**2 * df / torch.where(df > 2, df - 2, 1.0)
         return torch.where(df > 2, finite, torch.inf).expand(f.shape)
-
-    @override
-    def check_targets(self, y: Targets) -> None:
-        check_finite(y, "StudentT")
 
     @override
     def argmax(self, y: Values) -> Values:

@@ -90,7 +90,7 @@ class Rule(ABC):
 @final
 @dataclass(frozen=True)
 class ClosedForm(Rule):
-    """log E_q[p(y given f)] by the likelihood's own formula (Gaussian, probit)."""
+    """log E_q[p(y given f)] by the likelihood's formula, `log_predictive`."""
 
     deterministic = True
     unbiased_gradient = True

@@ -1,5 +1,6 @@
 """Compute density, CDF, quantiles, intervals and CRPS of y at new inputs."""
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -24,7 +25,7 @@ from directgp.predictive.moments import (
     wide_targets,
 )
 from directgp.predictive.sampled import SampledDistribution
-from directgp.shapes import Marginals, Points, Row, Values
+from directgp.shapes import Marginals, Values
 
 
 def predictive_log_density(
@@ -137,14 +138,20 @@ def predictive_interval(
     return lower, upper
 
 
-_TAIL = 1e-5
-"""Probability of a tail that is dropped: it enters the score squared."""
+_TAIL = 1e-9
+"""Probability of a tail that is dropped, or continued as a power: it enters the score squared."""
 
-_MAX_COUNTS = 256
+_NEAR_TAIL = 1e-6
+"""Probability of a tail from which on it is compared with a power."""
+
+_MAX_COUNTS = 512
 """Largest number of counts on either side of y that are evaluated; the rest is interpolated."""
 
 _FARTHEST = 700.0
 """x where e^x ends."""
+
+_FARTHEST_SINH = 600.0
+"""u at which scale·sinh(u) is still finite for any scale."""
 
 _LINE = 40.0
 """Distance over which e^x falls to nothing."""
@@ -154,11 +161,17 @@ _NODES = 64
 
 
 @torch.no_grad()
-def predictive_crps(likelihood: Likelihood, y: Num[Tensor, " n"], marginals: Marginals) -> Row:
+def predictive_crps(likelihood: Likelihood, y: Num[Tensor, "..."], marginals: Marginals) -> Values:
     """Compute ∫ (P(Y ≤ t) − 1{y ≤ t})² dt for each example, in the units of y; lower is better.
 
-    For labels it is Brier's score, (P(Y = 1) − y)². The relative error is at most 1e-6, or 2e-3
-    for counts spread over hundreds.
+    Targets are in the support of the likelihood; their shape broadcasts with that of the marginals,
+    ``(..., n)``. The result has this shape and the dtype of the mean, and no gradient. For labels
+    it is Brier's score, (P(Y = 1) − y)². It is infinite where a tail of Y falls like t^−½ or
+    slower, as that of Student's t with df ≤ ½.
+
+    The relative error is at most 1e-5, or 1e-3 for counts spread over hundreds, if the square root
+    of the variance is at most 5 where f is the logarithm of y. A score of draws has the standard
+    error of 10,000 of them.
 
     Examples
     --------
@@ -168,67 +181,104 @@ def predictive_crps(likelihood: Likelihood, y: Num[Tensor, " n"], marginals: Mar
     >>> [round(float(predictive_crps(Poisson(), torch.tensor([y]), q)), 4) for y in (1, 10)]
     [0.2254, 8.3863]
     """
-    target = y.to(marginals.mean)
+    mean, variance = wide_marginals("predictive_crps", marginals)
+    target = wide_targets("predictive_crps", y, example_rows(likelihood, mean))
+    likelihood.check_targets(y)
+    return _score(likelihood, target, mean, variance).to(marginals.mean.dtype)
+
+
+def _score(likelihood: Likelihood, target: Values, mean: Values, variance: Values) -> Values:
+    """Compute the score by the family's formula, by its draws or by quadrature."""
     if isinstance(likelihood, ClosedFormCRPS):
-        return likelihood.predictive_crps(target, marginals.mean, marginals.variance)
+        return likelihood.predictive_crps(target, mean, variance)
     if has_two_labels(likelihood):
-        return (predictive_mean(likelihood, marginals) - target).square()
-    wide = wide_marginals("predictive_crps", marginals)
-    distribution = distribution_of(likelihood, *wide)
+        return (predictive_mean(likelihood, Marginals(mean, variance)) - target).square()
+    distribution = distribution_of(likelihood, mean, variance)
     if isinstance(distribution, SampledDistribution):
-        return distribution.crps(target.double()).to(target)
+        return distribution.crps(target)
+    target, mean, variance = torch.broadcast_tensors(target, mean, variance)
+    marginals = Marginals(mean, variance)
     low, high = predictive_quantiles(likelihood, marginals, [_TAIL, 1 - _TAIL])
-    counts = likelihood.task == "count"
-    area = _counted if counts else _integrated
-    if isinstance(likelihood, MappedCDF):
-        area = _integrated_on_line
-    last = target - 1 if counts else target
-    below = area(likelihood, marginals, torch.minimum(low, target), last, upper=False)
+    if likelihood.task == "count":
+        return _counted(likelihood, marginals, target, low, high)
+    area = _integrated_on_line if isinstance(likelihood, MappedCDF) else _integrated
+    below = area(likelihood, marginals, torch.minimum(low, target), target, upper=False)
     return below + area(likelihood, marginals, target, torch.maximum(high, target), upper=True)
 
 
 def _counted(
-    likelihood: Likelihood, marginals: Marginals, first: Row, last: Row, *, upper: bool
-) -> Row:
-    """Sum P(Y ≤ k)², or P(Y > k)², from the first to the last k; trapezoids where many."""
-    return sum_counts(lambda k: _squares(likelihood, marginals, k, upper), first, last, _MAX_COUNTS)
+    likelihood: Likelihood, marginals: Marginals, target: Values, low: Values, high: Values
+) -> Values:
+    """Sum P(Y ≤ k)² below y and P(Y > k)² from y on; trapezoids where many.
+
+    A sum from a far y on has a part where the probability is 1, which is summed for itself: nodes
+    of the other part have to be as near each other as the distribution is narrow.
+    """
+
+    def part(first: Values, last: Values, upper: bool) -> Values:
+        return sum_counts(
+            lambda k: _squares(likelihood, marginals, k, upper), first, last, _MAX_COUNTS
+        )
+
+    below = part(low, torch.minimum(high, target - 1), False)
+    above = part(torch.maximum(low, target), high, True)
+    sure = part(torch.maximum(low, high + 1), target - 1, False) + part(target, low - 1, True)
+    return below + above + sure
 
 
 def _integrated(
-    likelihood: Likelihood, marginals: Marginals, start: Row, end: Row, *, upper: bool
-) -> Row:
+    likelihood: Likelihood, marginals: Marginals, start: Values, end: Values, *, upper: bool
+) -> Values:
     """Integrate P(Y ≤ t)², or P(Y > t)², over u with t = centre + scale·sinh(u)."""
     low, centre, high = predictive_quantiles(likelihood, marginals, [0.25, 0.5, 0.75])
     scale = high - low
-    first, last = (torch.asinh((t - centre) / scale) for t in (start, end))
+    ends = torch.asinh((torch.stack([start, end]) - centre) / scale)
+    first, last = ends.clamp(-_FARTHEST_SINH, _FARTHEST_SINH)
     u, weight, half = _legendre(first, last)
     squares = _squares(likelihood, marginals, centre + scale * torch.sinh(u), upper)
-    total: Row = (weight * squares * (half * scale * torch.cosh(u))).sum(0)
-    return total
+    total: Values = (weight * squares * (half * scale * torch.cosh(u))).sum(0)
+    return total + _beyond(likelihood, marginals, centre, upper)
+
+
+def _beyond(likelihood: Likelihood, marginals: Marginals, centre: Values, upper: bool) -> Values:
+    """Integrate the square of the tail beyond `_TAIL`, continued as a power d^−a of the distance.
+
+    ∫ from d on is d·_TAIL²/(2a − 1), and infinite for a ≤ ½.
+    """
+    levels = [1 - _NEAR_TAIL, 1 - _TAIL] if upper else [_NEAR_TAIL, _TAIL]
+    ends = predictive_quantiles(likelihood, marginals, levels)
+    near, far = (ends - centre).abs()
+    power = math.log(_NEAR_TAIL / _TAIL) / torch.log(far / near)
+    return torch.where(power > 0.5, far * _TAIL**2 / (2 * power - 1), torch.inf)
 
 
 def _integrated_on_line(
-    likelihood: Any, marginals: Marginals, start: Row, end: Row, *, upper: bool
-) -> Row:
+    likelihood: Any, marginals: Marginals, start: Values, end: Values, *, upper: bool
+) -> Values:
     """Integrate P(Y ≤ t)², or P(Y > t)², over the variable of `to_line`."""
     ends = torch.stack([likelihood.to_line(start), likelihood.to_line(end)])
     first, last = ends.clamp(-_FARTHEST, _FARTHEST).sort(0).values
     u, weight, half = _legendre(torch.maximum(first, last - _LINE), last)
     squares = _squares(likelihood, marginals, likelihood.from_line(u), upper)
-    total: Row = (weight * squares * (half * likelihood.line_slope(u))).sum(0)
+    total: Values = (weight * squares * (half * likelihood.line_slope(u))).sum(0)
     return total
 
 
-def _legendre(first: Row, last: Row) -> tuple[Points, Float[Tensor, "k 1"], Row]:
-    """Return Gauss–Legendre nodes between two ends, weights on [−1, 1], and half the length."""
+def _legendre(first: Values, last: Values) -> tuple[Values, Values, Values]:
+    """Return Gauss–Legendre nodes between two ends, weights on [−1, 1], and half the length.
+
+    Nodes and weights have an axis of nodes before those of the ends.
+    """
+    shape = (-1, *([1] * first.dim()))
     x, weight = (
-        torch.as_tensor(rule).to(first) for rule in np.polynomial.legendre.leggauss(_NODES)
+        torch.as_tensor(rule).to(first).reshape(shape)
+        for rule in np.polynomial.legendre.leggauss(_NODES)
     )
     half = 0.5 * (last - first)
-    return first + (x[:, None] + 1) * half, weight[:, None], half
+    return first + (x + 1) * half, weight, half
 
 
-def _squares(likelihood: Likelihood, marginals: Marginals, t: Points, upper: bool) -> Points:
+def _squares(likelihood: Likelihood, marginals: Marginals, t: Values, upper: bool) -> Values:
     """Return P(Y ≤ t)², or P(Y > t)² if `upper`."""
     wide = Marginals(marginals.mean.expand_as(t), marginals.variance.expand_as(t))
     probability = predictive_cdf(likelihood, t, wide)

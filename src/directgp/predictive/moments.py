@@ -8,6 +8,7 @@ from jaxtyping import Float, Num
 from torch import Tensor
 
 from directgp.errors import UnsupportedError, require, require_all
+from directgp.integration.adaptive import Adaptive
 from directgp.integration.nodes import blocks_by_nodes, step_for
 from directgp.likelihoods.base import Likelihood, broadcast_shape
 from directgp.likelihoods.capabilities import Classes, ClosedFormMoments, has_two_labels
@@ -118,6 +119,13 @@ _MOMENT_REACH = 18.0
 """Standard deviations of q on either side; the integrand of E_q[e^f], v = 100, peaks at 10."""
 
 
+_STEPS_WITHOUT_STRIP = 64
+"""Steps within a standard deviation of q for a likelihood that claims no strip.
+
+A jump J of the slope in z of what is averaged then errs by J·1e-5.
+"""
+
+
 def predictive_mean(likelihood: Likelihood, marginals: Marginals) -> Values:
     """Compute E[y] = E_q[E[y given f]].
 
@@ -197,6 +205,11 @@ def _integrate(
     integral: Callable[..., Values], likelihood: Likelihood, mean: Values, variance: Values
 ) -> Values:
     """Integrate a function that is analytic in the likelihood's strip over each q."""
+    if isinstance(likelihood, Classes):
+        raise UnsupportedError(
+            f"The mean of y is not defined for the classes of {type(likelihood).__name__}. Use "
+            "log_class_probabilities."
+        )
     if likelihood.num_latent > 1:
         raise UnsupportedError(
             "Mean and variance of y need predictive_mean(mean, variance) and predictive_variance "
@@ -208,6 +221,8 @@ def _integrate(
         likelihood, mean.detach() - _MOMENT_REACH * deviation
     )
     needed = 2 * _MOMENT_REACH * deviation / step_for(deviation, strip, DROP)
+    if isinstance(likelihood.integration, Adaptive):
+        needed = needed.clamp(min=2 * _MOMENT_REACH * _STEPS_WITHOUT_STRIP)
     return integrate_in_batches(integral, likelihood, needed, mean, variance)
 
 

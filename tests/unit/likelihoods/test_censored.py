@@ -110,3 +110,11 @@ def test_ordered_classes_that_make_no_sense_are_refused() -> None:
         OrderedProbit(thresholds=[1.0, 0.5])
     with pytest.raises(InvalidInputError, match="num_classes of OrderedProbit must be a whole"):
         OrderedProbit(1)
+
+
+def test_one_target_for_several_latents_has_the_derivatives_of_each() -> None:
+    f = torch.tensor([-1.0, 0.0, 1.0], dtype=FLOAT64)
+    y = torch.zeros(3, dtype=FLOAT64)
+    limited = Tobit(1.0, lower=0.0)
+    for found, wanted in zip(limited.derivatives(y[:1], f), limited.derivatives(y, f), strict=True):
+        torch.testing.assert_close(found, wanted)

@@ -2,12 +2,14 @@
 
 import math
 from itertools import product
+from typing import Any
 
 import mpmath as mp
 import numpy as np
 import pytest
 import torch
 from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from directgp import Marginals, expected_log_prob, log_expectation
 from directgp.likelihoods import Gaussian, HeteroscedasticGaussian
@@ -136,6 +138,25 @@ def test_the_predictive_distribution_is_that_of_draws() -> None:
         scores = abs(drawn - y) - 0.5 * abs(drawn - other)
         score = float(predictive_crps(LIKELIHOOD, wide([y]), q))
         assert abs(scores.mean() - score) < 4.5 * scores.std() / number**0.5
+
+
+class LargestArray(TorchDispatchMode):
+    """Records the number of elements of the largest tensor that is computed."""
+
+    elements: int = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = func(*args, **(kwargs or {}))
+        if isinstance(result, torch.Tensor):
+            self.elements = max(self.elements, result.numel())
+        return result
+
+
+def test_the_score_needs_no_array_of_pairs_of_nodes() -> None:
+    mean, variance = wide([[0.5] * 100, [-1.0] * 100]), wide([[0.3] * 100, [0.8] * 100])
+    with LargestArray() as largest:  # type: ignore[no-untyped-call]
+        predictive_crps(LIKELIHOOD, wide([0.1] * 100), Marginals(mean, variance))
+    assert largest.elements < 200 * 100
 
 
 LOSSES = [CRPSLoss(), SquareLoss(), PinballLoss(0.9)]

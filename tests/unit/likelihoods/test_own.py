@@ -11,6 +11,7 @@ import pytest
 import torch
 from sklearn.base import clone
 from torch import Tensor
+from typing_extensions import override
 
 import directgp
 from directgp import Marginals, SparseGPClassifier, SparseGPCountRegressor, SparseGPRegressor
@@ -26,6 +27,7 @@ from directgp.likelihoods import (
     HeteroscedasticGaussian,
     Likelihood,
     Logistic,
+    NegativeBinomial,
     Poisson,
 )
 from directgp.likelihoods.base import unconstrained
@@ -174,6 +176,35 @@ def test_density_and_cdf_give_everything(own: Likelihood, known: Likelihood, y: 
         torch.testing.assert_close(found.diff(), wanted.expand(5).diff(), rtol=1e-9, atol=1e-12)
     drawn, random = torch.full((4000,), 0.5, dtype=FLOAT64), np.random.RandomState(0)
     assert abs(own.sample(drawn, random).mean() - known.conditional_mean(drawn[:1]).item()) < 0.06
+
+
+class FoldedLaplace(Likelihood):
+    """Laplace's density around abs(f), whose moments have a kink in f."""
+
+    @override
+    def log_kernel(self, y: Tensor, f: Tensor) -> Tensor:
+        return -(y - f.abs()).abs()
+
+    @override
+    def log_base(self, y: Tensor) -> Tensor:
+        return torch.full_like(y, -math.log(2))
+
+    def cdf(self, y: Tensor, f: Tensor) -> Tensor:
+        distance = y - f.abs()
+        tail = 0.5 * torch.exp(-distance.abs())
+        return torch.where(distance < 0, tail, 1 - tail)
+
+
+@pytest.mark.parametrize(("mean", "variance"), [(0.3, 1.0), (0.3, 25.0), (-0.1, 0.01)])
+def test_moments_with_a_kink_in_f(mean: float, variance: float) -> None:
+    q = Marginals(row(mean), row(variance))
+    deviation = math.sqrt(variance)
+    density = math.exp(-0.5 * mean**2 / variance) * math.sqrt(2 / math.pi)
+    # E|f| and Var|f| of a normal f; Laplace's variance is 2.
+    truth = deviation * density + mean * math.erf(mean / deviation / math.sqrt(2))
+    assert predictive_mean(FoldedLaplace(), q).item() == pytest.approx(truth, rel=1e-4)
+    spread = 2 + variance + mean**2 - truth**2
+    assert predictive_variance(FoldedLaplace(), q).item() == pytest.approx(spread, rel=1e-4)
 
 
 @torch.no_grad()
@@ -327,9 +358,9 @@ TARGETS = row(0.1, 2.0)
         (Bent(), r"Bent has a kink: for y = 0\.1 its second derivative is"),
         (NotConcave(), r"is not concave: .* Set log_concave=False"),
         (TooWide(), r"strip and growth of TooWide must be right"),
-        (WrongSlope(), r"WrongSlope must be of methods that agree.*derivatives by"),
-        (WrongDraws(), r"WrongDraws must be .*draws by \d+\.\d standard errors"),
-        (WrongBase(), r"WrongBase must be .*density by"),
+        (WrongSlope(), r"Methods of WrongSlope must agree .*derivatives by"),
+        (WrongDraws(), r"Methods of WrongDraws must agree .*draws by \d+\.\d standard errors"),
+        (WrongBase(), r"Methods of WrongBase must agree .*density by"),
     ],
     ids=lambda each: type(each).__name__ if isinstance(each, Likelihood) else "",
 )
@@ -351,6 +382,9 @@ def test_what_is_right_is_accepted() -> None:
         assert found.keys() == {"derivatives", "density", "mean", "variance", "draws"}
         assert found.pop("draws") < 5 and max(found.values()) < 1e-8
     check_likelihood(OwnPoisson(), row(0.0, 7.0))
+    # Moments of wide counts are interpolated sums.
+    check_likelihood(NegativeBinomial(0.1), row(0.0, 7.0), row(-1.0, 7.0, 12.0))
+    check_likelihood(Poisson(), row(0.0, 7.0), row(15.0))
     assert check_likelihood(OwnLogistic(), row(0.0, 1.0)).keys() == {"derivatives", "density"}
     # Large targets, near which e^f is beyond float64.
     check_own(Waiting(), row(1e-3, 800.0))
@@ -442,12 +476,12 @@ class NeedsWidth(Laplace):
 @pytest.mark.parametrize(
     ("name", "cls", "message"),
     [
-        ("gaussian", OwnNormal, r"none of directgp's own\. Got 'gaussian'"),
-        ("Gaussian", OwnNormal, r"none of directgp's own\. Got 'Gaussian'"),
-        ("auto", OwnNormal, "none of directgp's own"),
+        ("gaussian", OwnNormal, r"not the name of a likelihood of directgp\. Got 'gaussian'"),
+        ("Gaussian", OwnNormal, r"not the name of a likelihood of directgp\. Got 'Gaussian'"),
+        ("auto", OwnNormal, "not the name of a likelihood of directgp"),
         ("own laplace", OwnNormal, "letters, digits and _"),
         ("own_laplace", OwnNormal, "one that no other class has"),
-        ("another", Laplace, "Laplace is registered as 'own_laplace'"),
+        ("another", Laplace, "Laplace is already registered as 'own_laplace'"),
         ("another", NeedsWidth, "made without arguments. Got NeedsWidth: missing"),
         ("another", Likelihood, "complete. Got Likelihood without log_kernel"),
         ("another", dict, "a subclass of directgp.likelihoods.Likelihood. Got dict"),

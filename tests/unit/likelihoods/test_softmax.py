@@ -9,10 +9,11 @@ from scipy.integrate import quad
 from scipy.stats import norm
 from torch import Tensor
 
-from directgp import expected_log_prob, log_expectation
+from directgp import Marginals, expected_log_prob, log_expectation
 from directgp.errors import InvalidInputError, NumericalError, UnsupportedError
 from directgp.likelihoods import HeteroscedasticGaussian, Likelihood, Logistic, RobustMax, Softmax
 from directgp.log_expectations import BiasedMonteCarlo, ProductSampling, Quadrature, Rule
+from directgp.predictive import predictive_mean
 
 VARIANCES = (1e-6, 0.01, 0.2, 1.0, 9.0, 100.0)
 MEANS = (-40.0, -3.0, -0.5, 0.0, 2.0, 15.0)
@@ -289,3 +290,9 @@ def test_wide_and_narrow_latents_of_one_example(gibbs: bool) -> None:
     # The chances of all classes are 1 together, also of wide ones.
     chances = Softmax(3).log_class_probabilities(mean.detach(), variance.detach()).exp().sum(0)
     torch.testing.assert_close(chances, torch.ones_like(chances), rtol=1e-9, atol=0)
+
+
+def test_classes_have_no_mean() -> None:
+    q = Marginals(torch.zeros(3, 2), torch.ones(3, 2))
+    with pytest.raises(UnsupportedError, match="classes of Softmax"):
+        predictive_mean(Softmax(3), q)

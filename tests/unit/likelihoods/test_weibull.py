@@ -153,3 +153,31 @@ def test_a_fit_that_knows_of_censoring_predicts_longer_times() -> None:
     assert blind < 7.5 and abs(aware - truth) < 4 * 4.6 / math.sqrt(70)
     low, high = model.predict_interval(X[:5], coverage=0.9)
     assert bool((low > 0).all() and (high > aware).all())
+
+
+@pytest.mark.parametrize(("shape", "mean", "variance"), [(20.0, 3.0, 30.0), (100.0, 0.0, 9.0)])
+def test_gradients_of_a_steep_censored_time(shape: float, mean: float, variance: float) -> None:
+    """Over a wide q the hazard overflows at nodes of weight 0, and its step needs many nodes."""
+    m, v = row(mean).requires_grad_(), row(variance).requires_grad_()
+    likelihood = Weibull(shape).with_row_values(row(math.inf))
+    value = directgp.log_expectation(likelihood, row(1.0), m, v)
+    found = torch.autograd.grad(value.sum(), (m, v, likelihood.raw_shape))
+    scale = likelihood.shape.item()
+    # P(T > 1 given f) = exp(−e^{−kf}): a step at 0 for k → ∞.
+    with mpmath.workdps(30):
+
+        def log_mean(at: Any, spread: Any, power: Any) -> Any:
+            def density(z: Any) -> Any:
+                f = at + mpmath.sqrt(spread) * z
+                return mpmath.exp(-mpmath.exp(-power * f)) * mpmath.npdf(z)
+
+            middle = -at / mpmath.sqrt(spread)
+            width = 1 / (power * mpmath.sqrt(spread))
+            ends = [-12, *(middle + width * x for x in (-5, -2, 0, 3, 10, 30, 90)), 6, 12]
+            return mpmath.log(mpmath.quad(density, sorted(ends)))
+
+        at = mpmath.mpf(mean), mpmath.mpf(variance), mpmath.mpf(scale)
+        truths = [float(mpmath.diff(log_mean, at, order)) for order in ((1, 0, 0), (0, 1, 0))]
+        by_shape = float(mpmath.diff(log_mean, at, (0, 0, 1)))
+    truths.append(by_shape * float(torch.sigmoid(likelihood.raw_shape.detach())))
+    assert [float(slope) for slope in found] == pytest.approx(truths, rel=1e-6)

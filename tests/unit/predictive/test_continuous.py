@@ -54,6 +54,14 @@ def test_cdf_of_beta(precision: float, y: float) -> None:
     assert found.tolist() == pytest.approx(truths, abs=1e-10)
 
 
+def test_given_cdf_of_beta_broadcasts() -> None:
+    y = row(0.2, 0.5, 0.8)
+    f = row(0.0, 1.0)
+    found = Beta(3.0).cdf(y[:, None], f)
+    alone = [[Beta(3.0).cdf(y[i : i + 1], f[j : j + 1]).item() for j in (0, 1)] for i in range(3)]
+    assert found.tolist() == alone
+
+
 FAMILIES: dict[str, Likelihood] = {
     "gamma": Gamma(3.0),
     "gamma, rough": Gamma(0.3),
