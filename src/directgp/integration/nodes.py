@@ -23,6 +23,7 @@ MIN_NODES = 16
 
 MAX_NODES = 32_000
 """Largest number of nodes of an example; one that needs more is summed with a wider step."""
+
 _CPU_WASTE = 6000
 """Extra nodes accepted before examples are sorted by node count; sorting costs more than these."""
 

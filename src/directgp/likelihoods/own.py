@@ -81,7 +81,7 @@ def _check_free(name: str, cls: type, who: str) -> None:
     free = (
         name != "auto" and name not in built_in and type(LIKELIHOODS.get(name)) is not LikelihoodRow
     )
-    require(free, who, "not the name of a likelihood of directgp", repr(name))
+    require(free, who, "a name that directgp does not use", repr(name))
     row = LIKELIHOODS.get(name)
     if row is not None:
         same = row.source == f"{cls.__module__}:{cls.__qualname__}"

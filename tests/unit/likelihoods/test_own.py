@@ -476,9 +476,9 @@ class NeedsWidth(Laplace):
 @pytest.mark.parametrize(
     ("name", "cls", "message"),
     [
-        ("gaussian", OwnNormal, r"not the name of a likelihood of directgp\. Got 'gaussian'"),
-        ("Gaussian", OwnNormal, r"not the name of a likelihood of directgp\. Got 'Gaussian'"),
-        ("auto", OwnNormal, "not the name of a likelihood of directgp"),
+        ("gaussian", OwnNormal, r"a name that directgp does not use\. Got 'gaussian'"),
+        ("Gaussian", OwnNormal, r"a name that directgp does not use\. Got 'Gaussian'"),
+        ("auto", OwnNormal, "a name that directgp does not use"),
         ("own laplace", OwnNormal, "letters, digits and _"),
         ("own_laplace", OwnNormal, "one that no other class has"),
         ("another", Laplace, "Laplace is already registered as 'own_laplace'"),
