@@ -103,6 +103,26 @@ def test_values_of_rows_are_named_by_the_rows_of_the_file(
     )
 
 
+@pytest.mark.parametrize(
+    ("cells", "options", "message"),
+    [
+        ("1,1,-1", ("--weights", "w"), "to 1e+150. Got -1 in row 21."),
+        ("1,-1,1", ("--task", "count"), "as counts are. Got -1 in row 21."),
+        ("1,1,word", ("--weights", "w"), "must be of numbers. Got 'word' in row 21."),
+    ],
+)
+def test_rows_that_are_too_long_are_counted(
+    here: Path, cells: str, options: tuple[str, ...], message: str
+) -> None:
+    lines = [f"{row},{row % 7},1" for row in range(40)]
+    lines[4] += ",1"
+    lines[20] = cells
+    Path("long.csv").write_text("\n".join(["x,y,w", *lines]))
+    words = ("fit", "long.csv", "--target", "y", "--missing", "drop", *QUICK, "--out", "m")
+    answer = run(*words, *options)
+    assert message in answer.err
+
+
 def test_what_it_says(here: Path) -> None:
     write_csv(regression_table(), here / "reg.csv")
     answer = run("fit", "reg.csv", "--target", "y", "--drop", "code", "--out", "my model", *QUICK)

@@ -395,6 +395,8 @@ def test_new_rows_need_no_upper_ends(censored: Path, here: Path) -> None:
     assert answer.err == (
         "'time' has no upper ends, as DATA has no column 'end': predictions are not scored.\n"
     )
+    answer = run("predict", censored / "model", "time.parquet", "--out", "d.csv", "--density")
+    assert answer.code == 1 and "all columns that the model uses. Got no 'end'." in answer.err
 
 
 def test_censored_targets_count_in_the_density_alone(censored: Path, here: Path) -> None:
@@ -410,11 +412,19 @@ def test_censored_targets_count_in_the_density_alone(censored: Path, here: Path)
     assert found["scores"]["mse"] == pytest.approx(np.mean(error**2))
     said = run(*words, "--force").out
     assert said.endswith("The NLL alone counts 10 censored targets.\n")
+    endless = table.set_column(2, "end", [np.full(40, np.inf)])
+    pyarrow.parquet.write_table(endless, "endless.parquet")
+    said = run("predict", censored / "model", "endless.parquet", "--out", "e.csv").out
+    assert said.endswith("The NLL alone counts 40 censored targets.\n") and "RMSE" not in said
     end[3] = np.nan
     pyarrow.parquet.write_table(table.set_column(2, "end", [end]), "gap.parquet")
     gap = predicted(censored / "model", "gap.parquet")
     assert gap.column("reason")[3].as_py() == "end is missing (not scored)"
     assert gap.column("mean").null_count == 0
+    end[3] = y[3] / 2
+    pyarrow.parquet.write_table(table.set_column(2, "end", [end]), "below.parquet")
+    answer = run("predict", censored / "model", "below.parquet", "--out", "b.csv")
+    assert f"Got {y[3]:g} with upper {end[3]:g} in row 4. Correct" in answer.err
 
 
 @pytest.mark.parametrize(("name", "column", "value"), [("cnt", "k", -1.0), ("reg", "y", 1e200)])
@@ -433,9 +443,11 @@ def test_a_target_that_cannot_be_is_named_by_its_row(
     words = ("predict", trained / name, "bad.parquet", "--out", "p.parquet")
     answer = run(*words)
     assert answer.code == 1 and not Path("p.parquet").exists()
+    exposure = f" with exposure {table.column('hours')[7].as_py():g}" if name == "cnt" else ""
     assert answer.err.endswith(
-        f"Error: The target {column!r} must be a value that {likelihood} allows. Got {value:g} in"
-        " row 8. Correct or remove such rows, or ignore the target with --no-score.\n"
+        f"Error: The target {column!r} must be a value that {likelihood} allows."
+        f" Got {value:g}{exposure} in row 8."
+        " Correct or remove such rows, or ignore the target with --no-score.\n"
     )
     assert run(*words, "--no-score").code == 0
 

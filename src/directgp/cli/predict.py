@@ -146,7 +146,7 @@ def predict(
             "--interval and --quantiles must be numbers that name different columns. Got two for"
             f" {repeated!r}. Give them with fewer digits, or leave one out."
         )
-    table = open_rows(card, source, row_column, ids, written, score or density, drop_missing)
+    table = open_rows(card, source, row_column, ids, written, score, density, drop_missing)
     check_targets(fitted, card, table)
     if density and table.y is None:
         raise InvalidInputError(f"--density needs the target {card.target!r} in DATA. Got none.")
@@ -191,8 +191,8 @@ def predict(
         shown = {name: value for name, value in scores.items() if name != "mse"}
         parts = ", ".join(f"{names[name]} {number(value, 4)}" for name, value in shown.items())
         terminal.show(f"Compared with {card.target!r} in {plural(scored, 'row')}: {parts}.")
-        censored = scored - min(total.rows for total in totals.values())
-        if censored:
+        censored = scored - totals.get("coverage", Total()).rows
+        if censored and card.classes is None:
             terminal.show(f"The NLL alone counts {plural(censored, 'censored target')}.")
 
 

@@ -1,5 +1,6 @@
 """Read the rows that a model predicts, with their ids, row constants and targets."""
 
+from bisect import bisect_left
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -68,21 +69,23 @@ def open_rows(
     id_columns: Sequence[str],
     written: Collection[str],
     score: bool,
+    density: bool,
     drop_missing: bool,
 ) -> PredictionRows:
     """Read and check the columns that a model needs for predictions.
 
-    `written` are the columns of the output, whose names ids cannot have. `drop_missing` accepts
-    that rows with more or fewer values than names are left out.
+    `written` are the columns of the output, whose names ids cannot have. `score` and `density` need
+    targets; without their upper ends only `density` is an error. `drop_missing` accepts that rows
+    with more or fewer values than names are left out.
     """
     names = source.table.names
     # The upper end of a target is needed where targets are scored, and nowhere else.
-    is_scored = score and card.target in names
+    is_scored = (score or density) and card.target in names
     notes = list[str]()
     if row_column is None and card.row_column is not None:
         constant_of_fit, column_of_fit = card.row_column
         of_target = ROW_CONSTANTS[constant_of_fit].of_target
-        if not of_target or (is_scored and column_of_fit in names):
+        if not of_target or (is_scored and (density or column_of_fit in names)):
             row_column = card.row_column
         elif is_scored:
             is_scored = False
@@ -109,8 +112,7 @@ def open_rows(
     # An id such as 007 stays text, unless the model uses it as a number.
     as_text = {*encoding.verbatim, *(set(id_columns) - {*used, card.target})}
     table = source.table.read(wanted, as_text=as_text)
-    irregular = [row for row, _ in source.table.irregular]
-    if irregular and not drop_missing:
+    if source.table.irregular and not drop_missing:
         raise InvalidTableError([source.table.irregular_rows("--drop-missing")])
     if not table.num_rows:
         raise InvalidInputError("DATA must have rows to predict. Got none.")
@@ -144,8 +146,7 @@ def open_rows(
             y[list(faults)] = np.nan
             explain(faults, " (not scored)")
     ids = _plain_ids(table.select(list(id_columns)))
-    numbers = np.arange(1, table.num_rows + len(irregular) + 1)
-    numbers = np.setdiff1d(numbers, irregular)
+    numbers = source.table.row_numbers(table.num_rows)
     if not id_columns:
         ids = pa.table({ROW_NUMBER: numbers})
     return PredictionRows(encoded.X, usable, reasons, ids, numbers, row_values, y, notes)
@@ -160,33 +161,26 @@ def check_targets(model: Any, card: ModelCard, rows: PredictionRows) -> None:
     if y is None or card.classes is not None:
         return
     scored = np.flatnonzero(rows.usable & ~np.isnan(y))
+    constants = RowValues(*rows.row_values) if rows.row_values is not None else None
 
-    def is_valid(some: NDArray[np.int64]) -> bool:
-        constants = None
-        if rows.row_values is not None:
-            argument, values = rows.row_values
-            constants = RowValues(argument, values[some])
+    def has_invalid(chosen: NDArray[np.int64]) -> bool:
+        own = constants.take(chosen) if constants is not None else None
         try:
-            model._check_targets(y[some], constants, "directgp predict")
+            model._check_targets(y[chosen], own, "directgp predict")
         except InvalidInputError:
-            return False
-        return True
+            return True
+        return False
 
-    if not len(scored) or is_valid(scored):
+    if not len(scored) or not has_invalid(scored):
         return
-    # Bisection: the first invalid target is in scored[first:stop].
-    first = 0
-    stop = len(scored)
-    while stop - first > 1:
-        middle = (first + stop) // 2
-        if is_valid(scored[first:middle]):
-            first = middle
-        else:
-            stop = middle
+    first = bisect_left(range(len(scored)), True, key=lambda last: has_invalid(scored[: last + 1]))
     row = scored[first]
+    got = f"{y[row]:g}"
+    if constants is not None:
+        got += f" with {constants.argument} {constants.values[row]:g}"
     allowed = f"a value that {type(model.likelihood_).__name__} allows"
     remedy = "Correct or remove such rows, or ignore the target with --no-score."
-    refuse(f"The target {card.target!r}", allowed, f"{y[row]:g} in row {rows.numbers[row]}", remedy)
+    refuse(f"The target {card.target!r}", allowed, f"{got} in row {rows.numbers[row]}", remedy)
 
 
 def _plain_ids(ids: pa.Table) -> pa.Table:

@@ -78,7 +78,7 @@ class Problem:
     """Notes for the user: how the task was guessed, how columns were encoded, what was left out."""
 
     rows: NDArray[np.int64]
-    """Index of each row in the table as read; rows with missing values may be left out."""
+    """Index of each row in the file, or in the table that was prepared; some are left out."""
 
     needed: dict[str, NDArray[np.float64]] = field(default_factory=dict)
     """Columns besides the features, such as weights, each of shape (n,)."""
@@ -122,6 +122,9 @@ class _Columns:
 
     decimals: Sequence[Mark]
     """Decimal marks to try, the likely one first."""
+
+    row_numbers: NDArray[np.int64]
+    """The number of each row in its file, from 1."""
 
     arrays: dict[str, pa.ChunkedArray] = field(default_factory=dict)
     """Columns that were read, by name."""
@@ -209,7 +212,7 @@ class _Columns:
             others = f" and {plural(more, 'other row')} {have} text, too" if more else ""
             sentence = (
                 f"{total - len(read.bad):,} of {total:,} values of {name!r} are {noun}; row "
-                f"{row + 1} has {column[row].as_py()!r}{others}"
+                f"{self.row_numbers[row]} has {column[row].as_py()!r}{others}"
             )
             if self.missing == "error":
                 options = "--missing impute", f"--categories {shell_word(name)}"
@@ -238,6 +241,7 @@ def prepare(
     min_rows: int = MIN_ROWS,
     notes: Sequence[str] = (),
     problems: Sequence[TableProblem] = (),
+    row_numbers: NDArray[np.int64] | None = None,
 ) -> tuple[Problem, Encoding]:
     """Return the problem of a table, and the encoding that prepares new tables in the same way.
 
@@ -275,12 +279,16 @@ def prepare(
         Least number of rows.
     notes, problems : sequences
         What is known of the table already.
+    row_numbers : array of shape (n,), optional
+        The number of each row in its file, from 1, if the table lacks some rows of the file.
     """
     names = _feature_columns(table, target, drop, needed, categories)
     unnamed = [column_name for column_name in names if _INDEX.fullmatch(column_name)]
     left_out = set(unnamed)
     names = [column_name for column_name in names if column_name not in left_out]
-    read = _Columns(table, target, missing, dates, frozenset(categories), decimals)
+    if row_numbers is None:
+        row_numbers = np.arange(1, table.num_rows + 1)
+    read = _Columns(table, target, missing, dates, frozenset(categories), decimals, row_numbers)
     read.notes += notes
     read.problems += problems
     if unnamed:
@@ -301,13 +309,13 @@ def prepare(
         encoding = Encoding.learn(used.select(names), read.formats, missing)
     with collected(read.problems):
         labels = used.column(target)
-        encoded = encode_target(labels, target, task, positive, rows)
+        encoded = encode_target(labels, target, task, positive, row_numbers[rows])
     numbers = {}
     for column_name in (name for name in needed if name in read.arrays):
         column = used.column(column_name)
         numbers[column_name], bad, *_ = read_numbers(column, NumberFormat(decimals[0]))
         if len(bad):
-            got = f"{column[int(bad[0])].as_py()!r} in row {rows[bad[0]] + 1:,}"
+            got = f"{column[int(bad[0])].as_py()!r} in row {row_numbers[rows[bad[0]]]:,}"
             sentence = f"Column {column_name!r} must be of numbers. Got {got}. Name another."
             read.problems.append(TableProblem(sentence))
     if read.problems:
@@ -336,7 +344,7 @@ def prepare(
         classes=encoded.classes,
         source=source,
         notes=tuple(all_notes),
-        rows=rows,
+        rows=row_numbers[rows] - 1,
         needed=numbers,
         one_against_rest=encoded.one_against_rest,
     )

@@ -11,8 +11,10 @@ from functools import cached_property
 from pathlib import Path
 from typing import BinaryIO, NoReturn
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from numpy.typing import NDArray
 
 from directgp.datasets.columns import Mark, require_unique
 from directgp.datasets.dialect import Reading
@@ -161,6 +163,11 @@ class ReadableTable(ABC):
                 refuse_column(f"A column of {self.shown!r}", name, self.names)
         with readable(self.shown):
             return valid_table(self._read(chosen, set(as_text)))
+
+    def row_numbers(self, num_rows: int) -> NDArray[np.int64]:
+        """Return the number in the file, from 1, of each row of the table as read."""
+        irregular = np.array([row for row, _ in self.irregular], dtype=np.int64)
+        return np.delete(np.arange(1, num_rows + len(irregular) + 1), irregular - 1)
 
     def irregular_rows(self, *remedy: str) -> TableProblem:
         """Return the problem of rows that are too short or too long; an option leaves them out."""

@@ -223,6 +223,7 @@ def prepare_source(
         decimals=opened.reading.decimals(opened.decimal),
         notes=notes,
         problems=problems,
+        row_numbers=opened.row_numbers(table.num_rows),
         **options,
     )
 

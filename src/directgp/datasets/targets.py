@@ -105,9 +105,9 @@ def encode_target(
     name: str,
     task: Task | None,
     positive: str | None,
-    rows: NDArray[np.int64],
+    row_numbers: NDArray[np.int64],
 ) -> EncodedTarget:
-    """Encode the target of these rows, with the task as given or guessed."""
+    """Encode a target, with the task as given or guessed; errors have the number of a row."""
     notes = []
     if task is None and positive is not None:
         task = "classification"
@@ -119,14 +119,14 @@ def encode_target(
         if positive is not None:
             got = f"it with the task {task}"
             refuse("--positive", "given for classification alone", got, "Leave one of them out.")
-        y = _numbers(column, name, task, rows)
+        y = _numbers(column, name, task, row_numbers)
         if (y == y[0]).all():
             got = f"{y[0]:g} in every row"
             refuse(f"The target {name!r}", "different in some rows", got, "Name another target.")
         return EncodedTarget(task, y, None, False, notes)
     is_number = kind_of(column.type) == "number"
     if is_number:
-        _numbers(column, name, task, rows)
+        _numbers(column, name, task, row_numbers)
     counts = level_counts(_labels(column, name))
     classes = _ordered_classes(counts, name, positive, is_number)
     if len(classes) > 2:
@@ -155,7 +155,7 @@ def coded(
     With `one_against_rest` every label but the second class is class 0.
     """
     if classes is None:
-        return _numbers(column, name, task, np.arange(len(column), dtype=np.int64))
+        return _numbers(column, name, task, np.arange(1, len(column) + 1))
     return encode_classes(column, name, classes, one_against_rest)
 
 
@@ -215,7 +215,7 @@ def _ordered_classes(
 
 
 def _numbers(
-    column: pa.ChunkedArray, name: str, task: Task, rows: NDArray[np.int64]
+    column: pa.ChunkedArray, name: str, task: Task, row_numbers: NDArray[np.int64]
 ) -> NDArray[np.float64]:
     """Return a target of finite numbers; for counts, of whole numbers of at least 0."""
     kind = kind_of(column.type)
@@ -235,7 +235,7 @@ def _numbers(
         remedy = "Use --task regression if it is not a count."
     bad = np.flatnonzero(~good)
     if len(bad):
-        got = f"{y[bad[0]]:g} in row {rows[bad[0]] + 1}"
+        got = f"{y[bad[0]]:g} in row {row_numbers[bad[0]]}"
         got += f" and others in {plural(len(bad) - 1, 'row')}" if len(bad) > 1 else ""
         refuse(f"The target {name!r}", allowed, got, remedy)
     return y
