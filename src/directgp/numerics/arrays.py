@@ -128,17 +128,19 @@ def one_thread() -> Iterator[None]:
     The number of threads of BLAS belongs to the process. Of several threads in this context, the
     first one sets the number and restores it at its end. torch's number belongs to each thread, but
     a new thread starts with the number that was set last, which is 1 while another thread is here.
-    So all restore the number that the first one saw.
+    So a thread that has 1 restores the number that the first one saw.
     """
     if _of_thread.inside:
         yield
         return
-    first = _limiting.acquire(blocking=False)
+    before = torch.get_num_threads()
     with _counting:
         if _of_process.inside == 0:
             _of_process.outside = _torch_threads()
+        if before == 1:
+            before = _of_process.outside
         _of_process.inside += 1
-        before = _of_process.outside
+    first = _limiting.acquire(blocking=False)
     _of_thread.inside = True
     try:
         with _blas_libraries().limit(limits=1, user_api="blas") if first else nullcontext():

@@ -182,7 +182,8 @@ class ModelProblem(TrainingProblem):
 
 
 _MIN_FRAME_BETA = 1e-4
-"""Smallest β of the frame: without β, P has no inverse where examples are few."""
+"""Smallest β of the frame while hyperparameters change: where examples are few, P with β = 0 is
+nearly singular, and its directions without curvature are others after each step."""
 
 _RELATIVE_DEVIATION = 1e-3
 """Lower bound of the noise's standard deviation, relative to the spread of the targets."""
@@ -275,8 +276,8 @@ class QProblem(ModelProblem):
 
         The curvature p is the second derivative in the mean of f; losses other than the ELBO's
         count as log loss. N·P⁻¹ is the inverse curvature of the objective in u_mean, and nearly
-        so in each column of u_chol. The frame only scales the steps, so that β has a smallest value
-        there. Returns None where the curvature is not finite.
+        so in each column of u_chol. Without fixed hyperparameters β has a smallest value here; the
+        frame only scales the steps. Returns None where the curvature is not finite.
         """
         if any(name not in self.parameters for name in Q_PARAMETERS):
             return None
@@ -295,7 +296,9 @@ class QProblem(ModelProblem):
         wide = features.A.double()
         weights = curvature.double()
         gram = (wide * (weights if weights.dim() == 1 else weights.unsqueeze(-2))) @ wide.mT
-        factor = inverse_factor(gram, max(float(self.objective.beta), _MIN_FRAME_BETA))
+        fixed = len(self.parameters) == len(Q_PARAMETERS)
+        smallest = 0.0 if fixed else _MIN_FRAME_BETA
+        factor = inverse_factor(gram, max(float(self.objective.beta), smallest))
         return math.sqrt(len(self.data)) * factor
 
 

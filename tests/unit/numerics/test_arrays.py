@@ -341,6 +341,22 @@ def test_a_thread_that_starts_beside_another_restores_its_number(
     assert torch.get_num_threads() == threads_of_a_new_thread() == 2
 
 
+def test_a_thread_beside_another_keeps_a_number_of_its_own(two_threads: None) -> None:
+    seen = []
+
+    def other() -> None:
+        torch.set_num_threads(3)
+        with one_thread():
+            seen.append(torch.get_num_threads())
+        seen.append(torch.get_num_threads())
+
+    thread = Thread(target=other)
+    with one_thread():
+        thread.start()
+        thread.join()
+    assert seen == [1, 3] and torch.get_num_threads() == 2
+
+
 def test_one_thread_that_the_user_sets_stays(two_threads: None) -> None:
     with one_thread():
         pass

@@ -264,14 +264,21 @@ def test_constant_targets_meet_the_floor_of_the_scale_of_a_kernel() -> None:
     assert float(result.posterior.prior.scale.detach()) > 0
 
 
-def test_beta_0_with_more_inducing_inputs_than_examples() -> None:
-    """The curvature has no inverse there; L-BFGS still gets below the start of most losses."""
+@pytest.mark.parametrize("hyperparameters", ["joint", "fixed"])
+def test_beta_0_with_more_inducing_inputs_than_examples(hyperparameters: Any) -> None:
+    """Directions without curvature make joint runs slow; fixed runs need the small curvatures."""
     line = torch.linspace(-3, 3, N, dtype=torch.float64).reshape(-1, 1)
-    y = torch.sin(2 * line[:, 0]) + 0.2 * normal(N)
+    y = torch.sin(2 * line[:, 0]) + 0.2 * normal(N, seed=1)
     result = directgp.train(
-        start(line, y, m=60), Gaussian(0.1), line, y, objective="elbo", beta=0.0, max_steps=60
+        *(start(line, y, m=60), Gaussian(0.1), line, y),
+        objective="elbo",
+        hyperparameters=hyperparameters,
+        beta=0.0,
+        max_steps=60,
     )
+    # Interpolation lowers the loss until the noise meets its lower bound.
     assert result.loss < 0
+    assert hyperparameters == "joint" or result.status == Status.CONVERGED
 
 
 # Precision.
