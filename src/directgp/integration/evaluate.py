@@ -44,7 +44,7 @@ def average_slopes(density: Density, y: Row, f: LatentPoints, weights: Points) -
     if has(density, ParameterSlopes):
         slopes = cast(ParameterSlopes, density).parameter_slopes(y, f)
     if slopes is not None:
-        return tuple((weights * _weighted(weights, slope)).sum(0) for slope in slopes)
+        return tuple((weights * without_overflow(weights, slope)[0]).sum(0) for slope in slopes)
     with torch.enable_grad():
         kernel = (weights * density.log_kernel(y, f)).sum(0)
         term = kernel + weights.sum(0) * density.log_base(y)
@@ -116,20 +116,14 @@ def gather(parts: "list[tuple[Int[Tensor, ' _'], Slopes]]") -> Slopes:
         return tuple(torch.empty_like(column).index_copy(-1, index, column) for column in columns)
 
 
-def without_overflow(
-    weights: LatentPoints, first: LatentPoints, second: LatentPoints
-) -> tuple[LatentPoints, LatentPoints]:
-    """Replace slopes by 0 at points of weight 0, where they may overflow."""
+def without_overflow(weights: LatentPoints, *slopes: LatentPoints) -> Slopes:
+    """Replace slopes by 0 at points of weight 0 if the last one, the steepest, overflows."""
     # On a GPU this check would wait for the device, which costs more than it saves.
-    if not (second.is_cuda or recording()) and math.isfinite(second.sum()):
-        return first, second
+    last = slopes[-1]
+    if not (last.is_cuda or recording()) and math.isfinite(last.sum()):
+        return slopes
     weightless = weights == 0
-    return first.masked_fill(weightless, 0.0), second.masked_fill(weightless, 0.0)
-
-
-def _weighted(weights: LatentPoints, slope: LatentPoints) -> LatentPoints:
-    """Replace one slope as `without_overflow` does."""
-    return without_overflow(weights, slope, slope)[0]
+    return tuple(slope.masked_fill(weightless, 0.0) for slope in slopes)
 
 
 _CPU_ELEMENTS = 80_000

@@ -23,6 +23,9 @@ from directgp.shapes import LatentPoints, Latents, Points, Row, Values
 
 _LOG_TWO_PI = math.log(2 * math.pi)
 
+_PAIRS = 1 << 18
+"""Pairs of nodes times examples in one array; one node with all others may be more."""
+
 _STRIP = 1.4
 """Im t up to which N(y; μ, v + e^t) stays bounded; π/2 is the limit."""
 
@@ -239,11 +242,12 @@ class HeteroscedasticGaussian(Likelihood):
         normal = torch.exp(-0.5 * x * x) / math.sqrt(2 * math.pi)
         size = deviations * (2 * normal + x * (2 * torch.special.ndtr(x) - 1))
         squares = deviations.square()
-        # Node by node: all pairs at once would be k²·n numbers.
+        # A few nodes at a time: all pairs at once could be too many numbers.
+        nodes = max(1, _PAIRS // max(1, squares.numel()))
         both = torch.zeros_like(squares[..., 0, :])
-        for k, weight in enumerate(weights.unbind()):
-            pairs = torch.sqrt(squares + squares[..., k : k + 1, :])
-            both = both + weight * (weights * pairs).sum(-2)
+        for weight, block in zip(weights.split(nodes), squares.split(nodes, -2), strict=True):
+            pairs = torch.sqrt(squares.unsqueeze(-3) + block.unsqueeze(-2))
+            both = both + (weight[:, None] * weights * pairs).sum((-3, -2))
         both = both / math.sqrt(2 * math.pi)
         score: Values = ((weights * size).sum(-2) - both).to(y.dtype)
         return score

@@ -191,7 +191,7 @@ class Tobit(GaussianTruth):
         noise = self.noise.detach()
         scale = torch.rsqrt(noise)
         first = (y - f) / noise
-        rows_alike = y.dim() == 1 and y.shape[0] == f.shape[-1]
+        rows_alike = y.dim() == 1 and y.shape == f.shape[-1:]
         if rows_alike and not (f.is_cuda or recording()):
             return self._by_rows(y, f, first, torch.nonzero(~exact).squeeze(-1))
         cut = interval_slopes(*_ends(exact, (lower - f) * scale, (upper - f) * scale))

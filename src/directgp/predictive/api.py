@@ -13,6 +13,7 @@ from directgp.likelihoods.base import Likelihood
 from directgp.likelihoods.capabilities import Classes, ClosedFormCRPS, MappedCDF, has_two_labels
 from directgp.likelihoods.numeric import sum_counts
 from directgp.log_expectations.api import resolve_rule
+from directgp.numerics.roots import TINY
 from directgp.predictive.distributions import distribution_of
 from directgp.predictive.moments import (
     centre,
@@ -144,6 +145,9 @@ _TAIL = 1e-9
 _NEAR_TAIL = 1e-6
 """Probability of a tail from which on it is compared with a power."""
 
+_LEVELS = (_TAIL, _NEAR_TAIL, 0.25, 0.5, 0.75, 1 - _NEAR_TAIL, 1 - _TAIL)
+"""Levels of the quantiles that place the nodes of a continuous family and give its tails."""
+
 _MAX_COUNTS = 512
 """Largest number of counts on either side of y that are evaluated; the rest is interpolated."""
 
@@ -198,22 +202,19 @@ def _score(likelihood: Likelihood, target: Values, mean: Values, variance: Value
         return distribution.crps(target)
     target, mean, variance = torch.broadcast_tensors(target, mean, variance)
     marginals = Marginals(mean, variance)
-    low, high = predictive_quantiles(likelihood, marginals, [_TAIL, 1 - _TAIL])
     if likelihood.task == "count":
-        return _counted(likelihood, marginals, target, low, high)
-    area = _integrated_on_line if isinstance(likelihood, MappedCDF) else _integrated
-    below = area(likelihood, marginals, torch.minimum(low, target), target, upper=False)
-    return below + area(likelihood, marginals, target, torch.maximum(high, target), upper=True)
+        return _counted(likelihood, marginals, target)
+    integrated = _integrated_on_line if isinstance(likelihood, MappedCDF) else _integrated
+    return integrated(likelihood, marginals, target)
 
 
-def _counted(
-    likelihood: Likelihood, marginals: Marginals, target: Values, low: Values, high: Values
-) -> Values:
+def _counted(likelihood: Likelihood, marginals: Marginals, target: Values) -> Values:
     """Sum P(Y ≤ k)² below y and P(Y > k)² from y on; trapezoids where many.
 
-    A sum from a far y on has a part where the probability is 1, which is summed for itself: nodes
-    of the other part have to be as near each other as the distribution is narrow.
+    Nodes lie between the tails, as near each other as the distribution is narrow; between a tail
+    and a y beyond it every count adds 1.
     """
+    low, high = predictive_quantiles(likelihood, marginals, [_TAIL, 1 - _TAIL])
 
     def part(first: Values, last: Values, upper: bool) -> Values:
         return sum_counts(
@@ -222,46 +223,57 @@ def _counted(
 
     below = part(low, torch.minimum(high, target - 1), False)
     above = part(torch.maximum(low, target), high, True)
-    sure = part(torch.maximum(low, high + 1), target - 1, False) + part(target, low - 1, True)
-    return below + above + sure
+    beyond = torch.maximum(target - 1 - high, low - target).clamp(min=0)
+    return below + above + beyond
 
 
-def _integrated(
-    likelihood: Likelihood, marginals: Marginals, start: Values, end: Values, *, upper: bool
-) -> Values:
-    """Integrate P(Y ≤ t)², or P(Y > t)², over u with t = centre + scale·sinh(u)."""
-    low, centre, high = predictive_quantiles(likelihood, marginals, [0.25, 0.5, 0.75])
-    scale = high - low
-    ends = torch.asinh((torch.stack([start, end]) - centre) / scale)
-    first, last = ends.clamp(-_FARTHEST_SINH, _FARTHEST_SINH)
-    u, weight, half = _legendre(first, last)
-    squares = _squares(likelihood, marginals, centre + scale * torch.sinh(u), upper)
-    total: Values = (weight * squares * (half * scale * torch.cosh(u))).sum(0)
-    return total + _beyond(likelihood, marginals, centre, upper)
+def _integrated(likelihood: Likelihood, marginals: Marginals, target: Values) -> Values:
+    """Integrate over u with t = centre + scale·sinh(u), on either side of y."""
+    low, near_low, left, centre, right, near_high, high = predictive_quantiles(
+        likelihood, marginals, _LEVELS
+    )
+    scale = right - left
+
+    def area(start: Values, end: Values, upper: bool) -> Values:
+        ends = torch.asinh((torch.stack([start, end]) - centre) / scale)
+        first, last = ends.clamp(-_FARTHEST_SINH, _FARTHEST_SINH)
+        u, weight, half = _legendre(first, last)
+        squares = _squares(likelihood, marginals, centre + scale * torch.sinh(u), upper)
+        total: Values = (weight * squares * (half * scale * torch.cosh(u))).sum(0)
+        return total
+
+    below = area(torch.minimum(low, target), target, False)
+    above = area(target, torch.maximum(high, target), True)
+    tails = _beyond(centre - near_low, centre - low, scale)
+    tails = tails + _beyond(near_high - centre, high - centre, scale)
+    return below + above + tails
 
 
-def _beyond(likelihood: Likelihood, marginals: Marginals, centre: Values, upper: bool) -> Values:
+def _beyond(near: Values, far: Values, scale: Values) -> Values:
     """Integrate the square of the tail beyond `_TAIL`, continued as a power d^−a of the distance.
 
-    ∫ from d on is d·_TAIL²/(2a − 1), and infinite for a ≤ ½.
+    ∫ from d on is d·_TAIL²/(2a − 1), and infinite for a ≤ ½. The scale is added to distances, so
+    that a tail which ends at a value of positive probability has a large power.
     """
-    levels = [1 - _NEAR_TAIL, 1 - _TAIL] if upper else [_NEAR_TAIL, _TAIL]
-    ends = predictive_quantiles(likelihood, marginals, levels)
-    near, far = (ends - centre).abs()
-    power = math.log(_NEAR_TAIL / _TAIL) / torch.log(far / near)
-    return torch.where(power > 0.5, far * _TAIL**2 / (2 * power - 1), torch.inf)
+    power = math.log(_NEAR_TAIL / _TAIL) / torch.log((far + scale) / (near + scale)).clamp(min=TINY)
+    # Quantiles have rounding errors.
+    return torch.where(power > 0.5 + 1e-6, far * _TAIL**2 / (2 * power - 1), torch.inf)
 
 
-def _integrated_on_line(
-    likelihood: Any, marginals: Marginals, start: Values, end: Values, *, upper: bool
-) -> Values:
-    """Integrate P(Y ≤ t)², or P(Y > t)², over the variable of `to_line`."""
-    ends = torch.stack([likelihood.to_line(start), likelihood.to_line(end)])
-    first, last = ends.clamp(-_FARTHEST, _FARTHEST).sort(0).values
-    u, weight, half = _legendre(torch.maximum(first, last - _LINE), last)
-    squares = _squares(likelihood, marginals, likelihood.from_line(u), upper)
-    total: Values = (weight * squares * (half * likelihood.line_slope(u))).sum(0)
-    return total
+def _integrated_on_line(likelihood: Any, marginals: Marginals, target: Values) -> Values:
+    """Integrate over the variable of `to_line`, on either side of y."""
+    low, high = predictive_quantiles(likelihood, marginals, [_TAIL, 1 - _TAIL])
+
+    def area(start: Values, end: Values, upper: bool) -> Values:
+        ends = torch.stack([likelihood.to_line(start), likelihood.to_line(end)])
+        first, last = ends.clamp(-_FARTHEST, _FARTHEST).sort(0).values
+        u, weight, half = _legendre(torch.maximum(first, last - _LINE), last)
+        squares = _squares(likelihood, marginals, likelihood.from_line(u), upper)
+        total: Values = (weight * squares * (half * likelihood.line_slope(u))).sum(0)
+        return total
+
+    below = area(torch.minimum(low, target), target, False)
+    return below + area(target, torch.maximum(high, target), True)
 
 
 def _legendre(first: Values, last: Values) -> tuple[Values, Values, Values]:

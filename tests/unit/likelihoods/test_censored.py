@@ -118,3 +118,7 @@ def test_one_target_for_several_latents_has_the_derivatives_of_each() -> None:
     limited = Tobit(1.0, lower=0.0)
     for found, wanted in zip(limited.derivatives(y[:1], f), limited.derivatives(y, f), strict=True):
         torch.testing.assert_close(found, wanted)
+    for found, wanted in zip(
+        limited.derivatives(y, f[0]), limited.derivatives(y, f[:1]), strict=True
+    ):
+        torch.testing.assert_close(found, wanted)

@@ -153,10 +153,13 @@ class LargestArray(TorchDispatchMode):
 
 
 def test_the_score_needs_no_array_of_pairs_of_nodes() -> None:
-    mean, variance = wide([[0.5] * 100, [-1.0] * 100]), wide([[0.3] * 100, [0.8] * 100])
+    mean, variance = wide([[0.5] * 10_000, [-1.0] * 10_000]), wide([[0.3] * 10_000, [0.8] * 10_000])
     with LargestArray() as largest:  # type: ignore[no-untyped-call]
-        predictive_crps(LIKELIHOOD, wide([0.1] * 100), Marginals(mean, variance))
-    assert largest.elements < 200 * 100
+        score = predictive_crps(LIKELIHOOD, wide([0.1] * 10_000), Marginals(mean, variance))
+    assert largest.elements < 500_000
+    # Few examples have all pairs in one array.
+    one = predictive_crps(LIKELIHOOD, wide([0.1]), Marginals(mean[:, :1], variance[:, :1]))
+    torch.testing.assert_close(score[:1], one, rtol=1e-13, atol=0.0)
 
 
 LOSSES = [CRPSLoss(), SquareLoss(), PinballLoss(0.9)]

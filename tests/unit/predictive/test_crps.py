@@ -1,11 +1,14 @@
 """The CRPS of predictive distributions, against sums and integrals."""
 
+import math
 from itertools import pairwise
 
 import numpy as np
 import pytest
 import torch
 from scipy import integrate, special, stats
+from torch import Tensor
+from typing_extensions import override
 
 from directgp.errors import InvalidInputError
 from directgp.likelihoods import (
@@ -134,6 +137,26 @@ def test_heavy_tails_of_students_t_count(df: float) -> None:
 @pytest.mark.parametrize("df", [0.05, 0.3, 0.5])
 def test_score_of_the_heaviest_tails_is_infinite(df: float) -> None:
     assert score(StudentT(df, 1.0), 3.0, 0.0, 1.0) == np.inf
+
+
+class ManyZeros(Likelihood):
+    """An exponential y of mean e^f, or 0 with probability 0.6."""
+
+    @override
+    def log_kernel(self, y: Tensor, f: Tensor) -> Tensor:
+        return torch.where(y > 0, math.log(0.4) - y * torch.exp(-f) - f, math.log(0.6))
+
+    def cdf(self, y: Tensor, f: Tensor) -> Tensor:
+        below = 0.6 - 0.4 * torch.expm1(-y.clamp(min=0.0) * torch.exp(-f))
+        return torch.where(y < 0, 0.0, below)
+
+
+@pytest.mark.parametrize("y", [0.0, 1.0, 3.0])
+def test_a_tail_may_end_at_a_value_of_positive_probability(y: float) -> None:
+    # ∫ (0.4e^−t)² dt from y on, and ∫ (1 − 0.4e^−t)² dt up to y.
+    lower = y - 0.8 * (1 - math.exp(-y)) + 0.08 * (1 - math.exp(-2 * y))
+    truth = lower + 0.08 * math.exp(-2 * y)
+    assert score(ManyZeros(), y, 0.0, 1e-12) == pytest.approx(truth, rel=1e-5)
 
 
 @pytest.mark.parametrize(
