@@ -125,8 +125,10 @@ def test_d2_is_against_a_constant_rate() -> None:
     plain = SparseGPCountRegressor(**GIVEN, likelihood="poisson").fit(X, np.round(np.exp(Y)))
     with pytest.warns(UndefinedMetricWarning, match="every count is 0"):
         assert np.isnan(plain.score(X, np.zeros(60)))
-    with pytest.warns(UndefinedMetricWarning, match="constant rate already fits"):
-        assert np.isnan(plain.score(X, np.full(60, 4.0)))
+    # With these weights, the mean of equal counts of 7 and of 13 differs from them by rounding.
+    for count, base in ((4.0, 1.0), (7.0, 1.1), (13.0, 0.9)):
+        with pytest.warns(UndefinedMetricWarning, match="constant rate already fits"):
+            assert np.isnan(plain.score(X, np.full(60, count), base ** np.arange(60)))
 
 
 def test_a_first_fit_is_not_compared_with_an_earlier_one() -> None:

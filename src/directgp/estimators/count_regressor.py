@@ -279,7 +279,8 @@ n_iter_, findings_, feature_importances_, n_features_in_, feature_names_in_
             mean_tweedie_deviance(counts, predicted, sample_weight=weights, power=1)
             for predicted in (means, rate * exposures)
         )
-        if not constant:
+        # By rounding, the deviance of an exact rate is up to about 2⁻⁵¹ times the counts.
+        if constant <= 2.0**-48 * np.average(counts, weights=weights):
             warnings.warn(
                 "D² is not defined: a constant rate already fits these counts exactly.",
                 UndefinedMetricWarning,

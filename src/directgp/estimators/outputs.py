@@ -210,8 +210,8 @@ def over_outputs(
             _, *arguments = bound.arguments.items()
             calls = calls_of(model, name, dict(arguments))
             made = [call for call in calls if call.has_rows]
-            who = f"y of {model._who(name)}"
             if not made:
+                who = f"y of {model._who(name)}"
                 raise InvalidInputError(
                     f"{who} must have at least one value. Got only missing values."
                 )

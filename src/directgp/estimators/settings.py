@@ -66,7 +66,7 @@ STRUCTURE = (
 """Parameters that define the model; a warm start cannot change them."""
 
 DESCRIBED = (*STRUCTURE, "objective", "beta")
-"""Parameters that describe a trained model, so that it keeps their values of the fit."""
+"""Parameters whose values of the fit are in summaries and files, whatever is set later."""
 
 _ROWS_FOR_CUDA = 3000
 """Rows from which CUDA is faster than the CPU."""

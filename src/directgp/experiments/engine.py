@@ -131,8 +131,8 @@ class Runner(Generic[C]):
         try:
             while self._waiting and not self._is_late():
                 retrying = any(job.retried for job in self._waiting)
-                now = pool.after_loss() if retrying else pool
-                with now.open(self._deadline) as workers:
+                current = pool.after_loss() if retrying else pool
+                with current.open(self._deadline) as workers:
                     lost = self._run(workers, retrying)
                 again = [job for job in lost if not job.retried]
                 for job in lost:

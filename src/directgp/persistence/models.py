@@ -129,7 +129,7 @@ def save_model(
 ) -> None:
     """Write a model to one file atomically; after an error an existing file is unchanged.
 
-    `check` raises if the model that a file would give back cannot be used.
+    `check` gets the model as a file would give it back, and raises if it cannot be used.
 
     Raises `UnsupportedError` if a part is a function or of a class that files cannot hold, and
     `InvalidInputError` if a value could not be loaded again, such as a NaN among the parameters.

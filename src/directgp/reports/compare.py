@@ -255,7 +255,7 @@ def run_facts(findings: Findings) -> dict[str, str]:
 
 
 def _device(plan: Plan) -> str:
-    """Format what the computing times are those of."""
+    """Return the device whose computing time is reported."""
     return "one core" if plan.settings.device == "cpu" else "the GPU"
 
 

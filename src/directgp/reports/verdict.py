@@ -51,8 +51,8 @@ def calibration(findings: Findings, row: RankingRow) -> str:
     if "coverage" in row.scores:
         share = row.scores["coverage"].mean
         rows = sum(run.outcome.num_test for run in runs)
-        times = _times(findings, rows)
-        chance = 2 * math.sqrt(times * COVERAGE * (1 - COVERAGE) / rows)
+        factor = _variance_factor(findings, rows)
+        chance = 2 * math.sqrt(factor * COVERAGE * (1 - COVERAGE) / rows)
         judged = "as they should"
         if abs(share - COVERAGE) > max(_NEAR_COVERAGE, chance):
             much = "somewhat too" if abs(share - COVERAGE) <= _MODERATE_COVERAGE else "too"
@@ -64,21 +64,23 @@ def calibration(findings: Findings, row: RankingRow) -> str:
         return f"The probabilities of {name} are not finite"
     bins_of_labels = reliability(*predictions.one_against_rest())
     error = bins_of_labels.expected_error
-    times = _times(findings, len(predictions.mean))
+    factor = _variance_factor(findings, len(predictions.mean))
     judged = "not calibrated"
     # Most of many classes have small probabilities, which are near their shares in any case.
     classes = 2 if predictions.chances is None else predictions.chances.shape[1]
     if error <= _NEAR_SHARES * 2 / classes:
         judged = "near the observed shares"
-    elif error <= bins_of_labels.error_by_chance(times):
+    elif error <= bins_of_labels.error_by_chance(factor):
         judged = "as near the observed shares as so few rows can show"
     return f"The probabilities of {name} are {judged}, off by {percent(error, 1)} on average"
 
 
-def _times(findings: Findings, rows: int) -> float:
-    """Return the factor of the variance of a share of test rows, as repeats share some of them.
+def _variance_factor(findings: Findings, rows: int) -> float:
+    """Return the factor by which rows that repeats share increase the variance of a share of rows.
 
-    Two test rows of different repeats are the same one with probability 1/n, n rows of the table.
+    Test rows of two repeats are the same row of the table with probability 1/n, where n is its
+    number of rows. It is assumed that models of different repeats agree on such a row, which is the
+    worst case.
     """
     of_other_repeats = rows - rows / findings.num_repeats
     return 1 + of_other_repeats / findings.comparison.plan.data.num_rows

@@ -239,7 +239,7 @@ def test_a_job_that_kills_its_worker_is_tried_twice(store: Store, at_submit: boo
 def training(
     cell: SmallCell, targets: Any, start: bytes, monitors: Sequence[Monitor]
 ) -> SmallRecord:
-    """Train for a minute, and look up at every step."""
+    """Train for a minute, and check at every step whether to stop."""
     for step in range(1, 601):
         monitors[0](Progress("elbo", step, 600, step, 0.0, 0.0, 0.0))
         time.sleep(0.1)

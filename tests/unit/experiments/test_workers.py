@@ -110,7 +110,7 @@ def test_ctrl_c_in_this_process_leaves_no_result_of_a_training_that_was_cut_shor
 
 
 def training(cell: int, _: int, __: bytes, monitors: Sequence[Any]) -> None:
-    """A training of a minute that looks up at every step."""
+    """Train for a minute, and check at every step whether to stop."""
     for step in range(1, 601):
         monitors[0](Progress("elbo", step, 600, step, 0.0, 0.0, 0.0))
         time.sleep(0.1)
