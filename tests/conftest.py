@@ -59,6 +59,14 @@ def _same_state_of_torch() -> Iterator[None]:
     assert torch.get_num_threads() == threads
 
 
+@pytest.fixture(autouse=True)
+def _no_figure_stays_open() -> Iterator[None]:
+    """Matplotlib warns of many open figures, and of an open one whose backend changes."""
+    yield
+    if pyplot := sys.modules.get("matplotlib.pyplot"):
+        pyplot.close("all")
+
+
 @pytest.fixture
 def one_thread() -> Iterator[None]:
     """Sums of more than one thread are added in another order."""

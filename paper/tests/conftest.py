@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import (
+    _no_figure_stays_open,
     _registered_names,
     _same_random_numbers_of_numpy,
     _same_state_of_torch,
@@ -17,6 +18,7 @@ from tests.conftest import (
 )
 
 __all__ = [
+    "_no_figure_stays_open",
     "_registered_names",
     "_same_random_numbers_of_numpy",
     "_same_state_of_torch",

@@ -4,7 +4,6 @@ import json
 from pathlib import Path
 
 import matplotlib
-import matplotlib.pyplot as plt
 import numpy as np
 import pytest
 
@@ -51,7 +50,6 @@ def test_runs_are_sorted_compared_and_drawn(tmp_path: Path) -> None:
     figure = draw(runs)
     (axes,) = figure.axes
     assert np.asarray(axes.lines[0].get_ydata()).tolist() == [2.0, 2.5]
-    plt.close(figure)
 
 
 @pytest.mark.parametrize(

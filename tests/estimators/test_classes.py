@@ -6,7 +6,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from matplotlib import pyplot as plt
 from sklearn.datasets import load_iris
 
 import directgp
@@ -182,11 +181,9 @@ def test_predictions_along_one_feature_have_a_line_for_each_class() -> None:
     marks = [np.asarray(each.get_offsets()) for each in ax.collections]
     assert [len(each) for each in marks] == [25, 25, 25]
     assert all((each[:, 1] > 1).all() for each in marks)
-    plt.close("all")
 
 
 def test_partial_dependence_of_classes_is_drawn(model: SparseGPClassifier) -> None:
     (ax,) = model.plot_partial_dependence(FLOWERS[::2], [2])
     assert ax.get_ylabel() == "probability"
     assert [line.get_label() for line in ax.lines] == ["setosa", "versicolor", "virginica"]
-    plt.close("all")

@@ -1,6 +1,5 @@
 """Relevance of features, permutation importance and partial dependence of fitted estimators."""
 
-from collections.abc import Iterator
 from functools import cache
 from typing import Any
 
@@ -74,10 +73,8 @@ def given(kind: str) -> dict[str, Array]:
 
 
 @pytest.fixture(autouse=True)
-def no_window() -> Iterator[None]:
+def no_window() -> None:
     matplotlib.use("Agg")
-    yield
-    plt.close("all")
 
 
 # Friedman's function: five features matter, five do not.

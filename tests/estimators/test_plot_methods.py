@@ -1,7 +1,6 @@
 """Plots and texts of fitted estimators have the right numbers, or raise an error."""
 
 import itertools
-from collections.abc import Iterator
 from functools import cache
 from typing import Any
 
@@ -56,10 +55,8 @@ MAKERS: dict[str, tuple[Any, Any, str]] = {
 
 
 @pytest.fixture(autouse=True)
-def no_window() -> Iterator[None]:
+def no_window() -> None:
     matplotlib.use("Agg")
-    yield
-    plt.close("all")
 
 
 @cache

@@ -2,7 +2,7 @@
 
 import io
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import matplotlib
@@ -59,14 +59,8 @@ PICTURES: dict[str, Callable[[Axes | None], Axes]] = {
 
 
 @pytest.fixture(autouse=True)
-def agg() -> Iterator[None]:
+def agg() -> None:
     matplotlib.use("Agg")
-    from matplotlib import pyplot
-
-    # Another test may have left one open.
-    pyplot.close("all")
-    yield
-    pyplot.close("all")
 
 
 def fresh() -> Axes:

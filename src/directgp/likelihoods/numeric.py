@@ -43,6 +43,9 @@ _SPACING = 1 / 32
 _FEWEST = 4
 """Points of a cubic."""
 
+_SAVING = 4
+"""Interpolation, which errs at kinks, must save all but one of this many evaluations."""
+
 _TAIL = 1e-12
 """Probability of counts that moments leave out on either side."""
 
@@ -181,7 +184,7 @@ def moments_given(likelihood: Any, f: Values, by_cdf: bool) -> tuple[Values, Val
     lowest = latent.min().item()
     highest = latent.max().item()
     number = max(_FEWEST, 1 + math.ceil(min((highest - lowest) / _SPACING, latent.numel())))
-    if not shared or number >= latent.numel():
+    if not shared or _SAVING * number >= latent.numel():
         return compute(likelihood, latent)
     grid = torch.linspace(lowest, highest, number, dtype=latent.dtype, device=latent.device)
     moments = torch.stack(compute(likelihood, grid)).cpu().numpy()

@@ -18,6 +18,7 @@ from directgp.predictive.continuous import average_cdf
 from directgp.predictive.moments import (
     DROP,
     REACH,
+    even_nodes,
     integrate_in_batches,
     log_gamma_step,
     midpoints,
@@ -118,7 +119,8 @@ def _log_slope(likelihood: Any, count: Values, delta: Values) -> Values:
 def _average_over_q(number: int, likelihood: Any, *examples: Row) -> Row:
     """Compute E_q[P(Y ≤ count given f)]."""
     count, mean, variance, *_ = examples
-    return normal_average(lambda f: likelihood.cdf(count, f), mean, variance, number, REACH)
+    z = even_nodes(number, mean, REACH)
+    return normal_average(lambda f: likelihood.cdf(count, f), mean, variance, z, 1.0)
 
 
 def _average_over_arrivals(number: int, likelihood: Any, *examples: Row) -> Row:
