@@ -181,7 +181,7 @@ class ModelProblem(TrainingProblem):
         return features if self._before is None else relative_features(self._before, features)
 
 
-_MIN_FRAME_BETA = 1e-4
+_MIN_FRAME_BETA = 1e-6
 """Smallest β of the frame while hyperparameters change: where examples are few, P with β = 0 is
 nearly singular, and its directions without curvature are others after each step."""
 
