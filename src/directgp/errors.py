@@ -41,6 +41,9 @@ class DirectGPError(Exception):
 class InvalidInputError(DirectGPError, ValueError):
     """An argument or a data value is not allowed."""
 
+    rule = ""
+    """The first sentence of the message, if it tells what is wrong without value and place."""
+
 
 class TableProblem(NamedTuple):
     """A problem of a table, which a change of the table or an option solves."""
@@ -63,7 +66,7 @@ class InvalidTableError(InvalidInputError):
         """Options with which the command works, or words of another command that works."""
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Pickle the problems, of which the message is made; processes return errors so."""
+        """Pickle the problems: by default the message would be the argument."""
         return type(self), (self.problems,), self.__dict__
 
 
@@ -103,7 +106,7 @@ class MissingExtraError(DirectGPError, ImportError):
         self._arguments = (who, library, extra)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Pickle the arguments, of which the message is made; processes return errors so."""
+        """Pickle the arguments: by default the message would be the only one."""
         return type(self), self._arguments, self.__dict__
 
 
@@ -137,7 +140,10 @@ def require_extra(who: str, extra: str, *libraries: str) -> None:
 
 def refuse(who: str, allowed: str, got: object, remedy: str = "") -> NoReturn:
     """Raise `InvalidInputError`: ``{who} must be {allowed}. Got {got}. {remedy}``."""
-    raise InvalidInputError(f"{who} must be {allowed}. Got {got}. {remedy}".rstrip())
+    rule = f"{who} must be {allowed}."
+    error = InvalidInputError(f"{rule} Got {got}. {remedy}".rstrip())
+    error.rule = rule
+    raise error
 
 
 def require(condition: bool, who: str, allowed: str, got: object, remedy: str = "") -> None:

@@ -94,8 +94,8 @@ def replace_file(path: Path, data: bytes) -> None:
 def replacing(path: Path) -> Iterator[BinaryIO]:
     """Yield an open draft, and rename it to the path after the block, unless the block raises.
 
-    The block may also open the draft by its name, and write to it there. Of a link, the target is
-    replaced. A file that is replaced keeps its permissions.
+    The block may also open the draft by its name, and write to it there. If the path is a
+    link, the file that it leads to is replaced. The new file has the permissions of the old one.
     """
     path = Path(os.path.realpath(path))
     if path.exists() and not path.is_file():

@@ -245,7 +245,7 @@ def judge(
         "crps": lambda: scale * predictive_crps(likelihood, y, marginals),
         "brier": lambda: _squares(y, mean, chances),
         "coverage": lambda: (
-            _central_share(below, up_to)
+            central_share(below, up_to).to(mean)
             if task == "count"
             else ((lower <= y) & (y <= upper)).to(mean)
         ),
@@ -279,9 +279,11 @@ class _Predicted(NamedTuple):
 
 
 def _of_numbers(likelihood: Likelihood, y: Row, marginals: Marginals) -> _Predicted:
-    up_to = predictive_cdf(likelihood, y, marginals)
+    # In float64: float32 has none of the odd counts beyond 2²⁴, and few digits of a difference.
+    wide = Marginals(marginals.mean.double(), marginals.variance.double())
+    up_to = predictive_cdf(likelihood, y.double(), wide)
     steps = likelihood.task != "regression"
-    below = predictive_cdf(likelihood, y - 1, marginals) if steps else up_to
+    below = predictive_cdf(likelihood, y.double() - 1, wide) if steps else up_to
     ends = predictive_interval(likelihood, marginals, COVERAGE)
     return _Predicted(predictive_mean(likelihood, marginals), *ends, below, up_to)
 
@@ -303,14 +305,17 @@ def _of_classes(likelihood: Any, y: Row, marginals: Marginals) -> _Predicted:
 _ENDS = (0.5 * (1 - COVERAGE), 0.5 * (1 + COVERAGE))
 
 
-def _central_share(below: Row, up_to: Row) -> Row:
+def central_share(below: Row, up_to: Row) -> Row:
     """Return the share of P(Y < y) to P(Y ≤ y) that is central; its mean is 0.9 if calibrated.
 
     The interval itself has whole counts, and so a larger probability than 0.9.
     """
     low, high = _ENDS
+    probability = up_to - below
     central = (up_to.clamp(max=high) - below.clamp(min=low)).clamp(min=0)
-    return central / (up_to - below).clamp(min=torch.finfo(up_to.dtype).tiny)
+    # A count without probability is central or not as a whole.
+    whole = ((low <= up_to) & (up_to <= high)).to(up_to)
+    return torch.where(probability > 0, central / probability, whole)
 
 
 def _wrong(y: Row, mean: Row, chances: Chances | None) -> Tensor:

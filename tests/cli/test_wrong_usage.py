@@ -68,6 +68,11 @@ USAGE = [
         " Give --noise COLUMN.",
     ),
     (
+        "fit reg.csv --target y --drop code --upper x --likelihood gaussian_known_noise --out m",
+        "--noise must be given with --likelihood gaussian_known_noise. Got --upper."
+        " Give --noise COLUMN.",
+    ),
+    (
         "predict reg reg.csv --out p.csv --quantiles 0.1,0.10000001",
         "--interval and --quantiles must be numbers that name different columns. Got two for"
         " 'q0.1'. Give them with fewer digits, or leave one out.",

@@ -4,6 +4,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from sklearn import config_context
 from sklearn.base import clone
 from sklearn.linear_model import Ridge
@@ -14,6 +15,7 @@ from sklearn.preprocessing import StandardScaler
 from directgp import SparseGPClassifier, SparseGPCountRegressor, SparseGPRegressor
 from directgp.errors import DirectGPWarning, InvalidInputError, UnsupportedError
 from directgp.estimators import get_scorer, neg_coverage_error, neg_nll
+from directgp.predictive import predictive_cdf
 
 pytestmark = [
     pytest.mark.usefixtures("without_shape_checks"),
@@ -58,6 +60,21 @@ def test_coverage_is_compared_with_nine_tenths() -> None:
     lower, upper = model.predict_interval(X, 0.9)
     inside = sum(low <= y <= high for low, y, high in zip(lower, Y, upper, strict=True))
     assert neg_coverage_error(model, X, Y) == pytest.approx(-abs(inside / 60 - 0.9), abs=1e-12)
+
+
+def test_counts_at_an_end_are_covered_in_part() -> None:
+    light = {key: value for key, value in LIGHT.items() if key != "likelihood"}
+    counts, hours = np.random.default_rng(1).poisson(1.0, 60), np.full(60, 2.0)
+    model = SparseGPCountRegressor(**light).fit(X, counts, exposure=hours)
+    marginals = model.posterior_.predict(torch.as_tensor(model.scalings_.inputs.forward(X)))
+    likelihood = model.likelihood_.with_row_values(torch.as_tensor(hours))
+    up_to, below = (
+        predictive_cdf(likelihood, torch.as_tensor(y).double(), marginals)
+        for y in (counts, counts - 1)
+    )
+    central = (up_to.clamp(max=0.95) - below.clamp(min=0.05)).clamp(min=0) / (up_to - below)
+    found = neg_coverage_error(model, X, counts, exposure=hours)
+    assert found == pytest.approx(-abs(float(central.mean()) - 0.9), abs=1e-9)
 
 
 def test_neg_nll_of_labels_is_the_mean_log_probability() -> None:

@@ -61,6 +61,22 @@ def test_calibrated_counts_have_the_coverage_of_their_intervals(rate: float) -> 
     assert not found.scores["coverage"][outside].any()
 
 
+@pytest.mark.parametrize(("log_rate", "variance"), [(14.0, 2.0), (18.0, 2.0), (20.0, 4.0)])
+def test_large_counts_are_covered_in_float32_as_in_float64(
+    log_rate: float, variance: float
+) -> None:
+    rng = np.random.default_rng(0)
+    y = torch.as_tensor(rng.poisson(np.exp(rng.normal(log_rate, variance**0.5, 400)))).float()
+    f = Marginals(torch.full_like(y, log_rate), torch.full_like(y, variance))
+    found = judge("count", Poisson(), y, f).scores["coverage"]
+    wide = Marginals(f.mean.double(), f.variance.double())
+    truth = judge("count", Poisson(), y.double(), wide).scores["coverage"]
+    assert found.dtype == torch.float32
+    torch.testing.assert_close(found, truth.float())
+    # The standard error of the coverage is 0.3/√400.
+    assert abs(float(found.mean()) - 0.9) < 4 * 0.3 / 20
+
+
 def test_labels() -> None:
     found = judge("classification", Probit(), torch.tensor([1.0, 1.0, 0.0]).double(), Q)
     p = stats.norm.cdf(MEAN / (1 + VARIANCE).sqrt())

@@ -195,7 +195,7 @@ def _report(comparison: "Comparison", out: Path, terminal: Terminal) -> None:
         terminal.show(f"\nWhat next?\n{judgement.command}\n", wrap=False)
     for size in reversed(comparison.plan.sizes):
         if findings.by_size.get(size):
-            table = score_table(findings.by_size[size], findings.scores)
+            table = score_table(findings.by_size[size], findings.scores, comparison.plan)
             title = f"{comparison.plan.data.name}: {table.heading}"
             terminal.show(_scores_table(table, title))
     if len(findings.ranking) > 1:

@@ -29,7 +29,7 @@ class NothingTrainedError(DirectGPError):
         super().__init__("Interrupted before a model was trained; nothing is written.")
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Pickle without the message, which the class makes itself."""
+        """Pickle without arguments: the constructor takes none."""
         return type(self), (), self.__dict__
 
 
@@ -104,18 +104,20 @@ def fit(
     opened = open_data(data_options, "fit", **columns)
     with options.usage_errors():
         chosen_likelihood(opened.problem.task, likelihood, opened.problem.num_classes)
-    if likelihood is not None and row_column is None:
-        _check_needs_no_column(likelihood)
+    if likelihood is not None:
+        _check_row_column(likelihood, row_column)
     _train_and_save(opened, settings, out, force, terminal)
 
 
-def _check_needs_no_column(likelihood: str) -> None:
-    """Raise `WrongUsageError` for a likelihood that needs a constant of each row."""
+def _check_row_column(likelihood: str, row_column: tuple[str, str] | None) -> None:
+    """Raise `WrongUsageError` unless the likelihood has the constant of each row that it needs."""
     rows = LIKELIHOODS[likelihood].load().rows
-    if rows.required:
+    given = None if row_column is None else row_column[0]
+    if rows.required and given != rows.argument:
+        got = "none" if given is None else f"--{given}"
         raise WrongUsageError(
-            f"--{rows.argument} must be given with --likelihood {likelihood}. Got none."
-            f" Give --{rows.argument} COLUMN."
+            f"--{rows.argument} must be given with --likelihood {likelihood}. Got {got}. Give"
+            f" --{rows.argument} COLUMN."
         )
 
 

@@ -92,10 +92,8 @@ Write = Callable[[pa.Table], None]
 @contextmanager
 def writing(out: Path, schema: pa.Schema) -> Iterator[Write]:
     """Write a table in the format of the suffix; a failure leaves no file behind."""
-    # realpath: the target of a link is replaced, not the link.
-    place = Path(os.path.realpath(out))
-    make_folder(place.parent)
-    with replacing(place) as draft, ExitStack() as stack:
+    make_folder(Path(os.path.realpath(out)).parent)
+    with replacing(out) as draft, ExitStack() as stack:
         yield _writer(stack, draft.name, out.name.lower(), schema)
 
 

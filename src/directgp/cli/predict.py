@@ -147,7 +147,7 @@ def predict(
             f" {repeated!r}. Give them with fewer digits, or leave one out."
         )
     table = open_rows(card, source, row_column, ids, written, score, density, drop_missing)
-    check_targets(fitted, card, table)
+    check_targets(fitted, card, table, density)
     if density and table.y is None:
         raise InvalidInputError(f"--density needs the target {card.target!r} in DATA. Got none.")
     if source.table.path is not None:
@@ -193,7 +193,8 @@ def predict(
         terminal.show(f"Compared with {card.target!r} in {plural(scored, 'row')}: {parts}.")
         censored = scored - totals.get("coverage", Total()).rows
         if censored and card.classes is None:
-            terminal.show(f"The NLL alone counts {plural(censored, 'censored target')}.")
+            count = "counts" if censored == 1 else "count"
+            terminal.show(f"{plural(censored, 'censored target')} {count} in the NLL only.")
 
 
 class Total(NamedTuple):

@@ -84,8 +84,10 @@ def open_rows(
     notes = list[str]()
     if row_column is None and card.row_column is not None:
         constant_of_fit, column_of_fit = card.row_column
-        of_target = ROW_CONSTANTS[constant_of_fit].of_target
-        if not of_target or (is_scored and (density or column_of_fit in names)):
+        if not ROW_CONSTANTS[constant_of_fit].of_target:
+            row_column = card.row_column
+        elif is_scored and (density or column_of_fit in names):
+            # With `density`, a missing column is an error.
             row_column = card.row_column
         elif is_scored:
             is_scored = False
@@ -152,7 +154,7 @@ def open_rows(
     return PredictionRows(encoded.X, usable, reasons, ids, numbers, row_values, y, notes)
 
 
-def check_targets(model: Any, card: ModelCard, rows: PredictionRows) -> None:
+def check_targets(model: Any, card: ModelCard, rows: PredictionRows, density: bool) -> None:
     """Raise `InvalidInputError` with the row of the first target that the model cannot score."""
     from directgp.estimators.validation import RowValues  # imports torch
 
@@ -163,24 +165,29 @@ def check_targets(model: Any, card: ModelCard, rows: PredictionRows) -> None:
     scored = np.flatnonzero(rows.usable & ~np.isnan(y))
     constants = RowValues(*rows.row_values) if rows.row_values is not None else None
 
-    def has_invalid(chosen: NDArray[np.int64]) -> bool:
+    def broken_rule(number: int) -> str:
+        """Return the rule that one of the first rows breaks; an empty string if none does."""
+        chosen = scored[:number]
         own = constants.take(chosen) if constants is not None else None
         try:
             model._check_targets(y[chosen], own, "directgp predict")
-        except InvalidInputError:
-            return True
-        return False
+        except InvalidInputError as error:
+            return error.rule or str(error)
+        return ""
 
-    if not len(scored) or not has_invalid(scored):
+    if not len(scored) or not broken_rule(len(scored)):
         return
-    first = bisect_left(range(len(scored)), True, key=lambda last: has_invalid(scored[: last + 1]))
+    first = bisect_left(range(len(scored)), True, key=lambda place: bool(broken_rule(place + 1)))
     row = scored[first]
     got = f"{y[row]:g}"
     if constants is not None:
         got += f" with {constants.argument} {constants.values[row]:g}"
-    allowed = f"a value that {type(model.likelihood_).__name__} allows"
-    remedy = "Correct or remove such rows, or ignore the target with --no-score."
-    refuse(f"The target {card.target!r}", allowed, f"{got} in row {rows.numbers[row]}", remedy)
+    without = ", without --density" if density else ""
+    raise InvalidInputError(
+        f"The target {card.target!r} cannot be scored: {broken_rule(first + 1)}"
+        f" Got {got} in row {rows.numbers[row]:,}. Correct or remove such rows, or ignore the"
+        f" target with --no-score{without}."
+    )
 
 
 def _plain_ids(ids: pa.Table) -> pa.Table:

@@ -258,18 +258,22 @@ class Encoding(_Record):
         table: pa.Table,
         formats: Mapping[str, NumberFormat] | None = None,
         missing: Missing = "error",
+        row_numbers: NDArray[np.int64] | None = None,
     ) -> "Encoding":
         """Return the encoding of columns of numbers and categories.
 
         A column that has only one value is left out. `formats` says how the text of columns was
-        read as numbers.
+        read as numbers. `row_numbers` are those of the rows in their file, for errors; 1, 2, … by
+        default.
         """
+        if row_numbers is None:
+            row_numbers = np.arange(1, table.num_rows + 1)
         columns = list[Column]()
         problems = list[TableProblem]()
         for name in table.column_names:
             with collected(problems):
                 form = (formats or {}).get(name, NumberFormat())
-                column = _learn_column(name, table.column(name), form, missing)
+                column = _learn_column(name, table.column(name), form, missing, row_numbers)
                 columns += [] if column is None else [column]
         if problems:
             raise InvalidTableError(problems)
@@ -334,7 +338,11 @@ class Encoding(_Record):
 
 
 def _learn_column(
-    name: str, column: pa.ChunkedArray, form: NumberFormat, missing: Missing
+    name: str,
+    column: pa.ChunkedArray,
+    form: NumberFormat,
+    missing: Missing,
+    row_numbers: NDArray[np.int64],
 ) -> NumberColumn | CategoryColumn | None:
     """Return how a column of numbers or categories is encoded; None if it has only one value."""
     if kind_of(column.type) == "number":
@@ -343,7 +351,7 @@ def _learn_column(
         present = values[~np.isnan(values)]
         if infinite.any():
             row = int(infinite.argmax())
-            got = f"{number(values[row])} in row {row + 1}"
+            got = f"{number(values[row])} in row {row_numbers[row]:,}"
             sentence = f"Column {name!r} must be finite. Got {got}. Correct it, or drop the column."
             raise InvalidTableError([TableProblem(sentence, {"--drop": (name,)})])
         constant = len(present) == len(values) and (present == present[:1]).all()

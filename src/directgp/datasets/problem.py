@@ -306,7 +306,7 @@ def prepare(
     if len(rows) < min_rows:
         read.refuse_rows(min_rows, len(rows))
     with collected(read.problems):
-        encoding = Encoding.learn(used.select(names), read.formats, missing)
+        encoding = Encoding.learn(used.select(names), read.formats, missing, row_numbers[rows])
     with collected(read.problems):
         labels = used.column(target)
         encoded = encode_target(labels, target, task, positive, row_numbers[rows])

@@ -235,7 +235,7 @@ def _numbers(
         remedy = "Use --task regression if it is not a count."
     bad = np.flatnonzero(~good)
     if len(bad):
-        got = f"{y[bad[0]]:g} in row {row_numbers[bad[0]]}"
+        got = f"{y[bad[0]]:g} in row {row_numbers[bad[0]]:,}"
         got += f" and others in {plural(len(bad) - 1, 'row')}" if len(bad) > 1 else ""
         refuse(f"The target {name!r}", allowed, got, remedy)
     return y

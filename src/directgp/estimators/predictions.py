@@ -167,7 +167,15 @@ class PredictingEstimator(TrainableEstimator):
 
     def _pit(self, X: ArrayLike, y: ArrayLike, row_values: RowValues | None = None) -> Column:
         """Return P(Y ≤ y), or for counts a random number from P(Y < y) to it, of a fixed seed."""
-        scaled = self._scaled_targets(X, y, "plot_calibration")
+        below, up_to = self._probabilities_below(X, y, "plot_calibration", row_values)
+        share = np.random.default_rng(0).uniform(size=len(below))
+        return np.asarray(np.clip(below + share * (up_to - below), 0.0, 1.0))
+
+    def _probabilities_below(
+        self, X: ArrayLike, y: ArrayLike, method: str, row_values: RowValues | None = None
+    ) -> tuple[Column, Column]:
+        """Return P(Y < y) and P(Y ≤ y) of counts and of censored targets, otherwise P(Y ≤ y)."""
+        scaled = self._scaled_targets(X, y, method)
 
         def both(likelihood: Likelihood, q: Marginals, rows: slice) -> list[Tensor]:
             low, high = observed_range(likelihood, scaled[rows].to(q.mean.device))
@@ -176,6 +184,5 @@ class PredictingEstimator(TrainableEstimator):
                 return [up_to, up_to]
             return [predictive_cdf(likelihood, low, q), up_to]
 
-        below, up_to = self._over_blocks(X, "plot_calibration", both, row_values)
-        share = np.random.default_rng(0).uniform(size=len(below))
-        return np.asarray(np.clip(below + share * (up_to - below), 0.0, 1.0))
+        below, up_to = self._over_blocks(X, method, both, row_values)
+        return below, up_to

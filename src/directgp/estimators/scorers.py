@@ -7,19 +7,24 @@ from abc import ABC, abstractmethod
 from typing import Any, ClassVar, final
 
 import numpy as np
+import torch
 from sklearn.base import BaseEstimator
 from sklearn.utils.validation import check_consistent_length, column_or_1d
 from typing_extensions import override
 
 from directgp.errors import UnsupportedError, require
 from directgp.estimators.outputs import calls_of
-from directgp.estimators.validation import ArrayLike, check_sample_weight, numbers, plain_array
+from directgp.estimators.validation import (
+    ArrayLike,
+    check_sample_weight,
+    numbers,
+    plain_array,
+    row_values,
+)
+from directgp.metrics import COVERAGE, central_share
 
 RowConstants = dict[str, ArrayLike]
 """Row values by the name of their argument."""
-
-_COVERAGE = 0.9
-"""Probability of the intervals."""
 
 
 class Scorer(BaseEstimator, ABC):
@@ -45,8 +50,8 @@ class Scorer(BaseEstimator, ABC):
     ) -> float:
         """Return the score of a fitted estimator, a pipeline or a search."""
         model, inputs = _inside(estimator, X, self._method)
-        row_values = {"exposure": exposure, "trials": trials, "noise": noise, "upper": upper}
-        constants = {name: values for name, values in row_values.items() if values is not None}
+        given = {"exposure": exposure, "trials": trials, "noise": noise, "upper": upper}
+        constants = {name: values for name, values in given.items() if values is not None}
         return self._score(model, inputs, y, sample_weight, constants)
 
     @abstractmethod
@@ -86,7 +91,8 @@ class NegNLL(Scorer):
 class NegCoverageError(Scorer):
     """Minus the distance between 0.9 and the coverage of 90 % intervals: `neg_coverage_error`.
 
-    With several outputs it is the mean over them.
+    A count at an end of its interval is covered in part, so that calibrated counts have 90 %. With
+    several outputs it is the mean over them.
     """
 
     _method = "predict_interval"
@@ -103,10 +109,15 @@ class NegCoverageError(Scorer):
         targets = numbers(column_or_1d(plain_array(y)), "neg_coverage_error")
         check_consistent_length(X, targets)
         weights = check_sample_weight(sample_weight, targets[:, None], "neg_coverage_error")
-        lower, upper = model.predict_interval(X, _COVERAGE, **constants)
-        covered = np.average((lower <= targets) & (targets <= upper), weights=weights)
+        if model.likelihood_.task == "count":
+            rows = row_values("neg_coverage_error", **constants)
+            ends = model._probabilities_below(X, targets, "neg_coverage_error", rows)
+            covered = central_share(*map(torch.as_tensor, ends)).numpy()
+        else:
+            lower, upper = model.predict_interval(X, COVERAGE, **constants)
+            covered = (lower <= targets) & (targets <= upper)
         # −|coverage − 0.9|
-        return -abs(float(covered) - _COVERAGE)
+        return -abs(float(np.average(covered, weights=weights)) - COVERAGE)
 
 
 neg_nll = NegNLL()

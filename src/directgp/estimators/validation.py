@@ -94,9 +94,10 @@ def check_finite(
             place = ", column ".join(map(str, (row, *named)))
             count = f"{len(bad)} of them, the first" if len(bad) > 1 else "one,"
             remedy = _REMEDIES.get((name, kind), "Correct or drop these rows first.")
-            raise InvalidInputError(
-                f"Input {name} contains {kind}. {who} got {count} in row {place}. {remedy}"
-            )
+            rule = f"Input {name} contains {kind}."
+            error = InvalidInputError(f"{rule} {who} got {count} in row {place}. {remedy}")
+            error.rule = rule
+            raise error
 
 
 def numbers(y: Labels, who: str) -> Numbers:

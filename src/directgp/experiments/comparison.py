@@ -71,7 +71,7 @@ def compare(
         if not complete:
             view = opened.view()
             ended = view.finished | view.failed.keys()
-            # A cell that failed in an earlier run and was not tried again also counts as ended.
+            # Cells that failed in an earlier run count as ended, whether tried again or not.
             left = min((cell.repeat for cell in cells if cell.key not in ended), default=asked)
             # Of a single repeat, what was finished is better than nothing.
             plan = replace(plan, repeats=max(left, 1))

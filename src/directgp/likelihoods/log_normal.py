@@ -151,7 +151,8 @@ class LogNormal(PositiveTargets):
         line = self.to_line(y)
         scale = torch.sqrt(variance + self.noise)
         z = (line - mean) / scale
-        share = torch.special.ndtr(z - scale) - torch.special.ndtr(-scale * math.sqrt(0.5))
+        # Φ by erfc, which keeps its digits in the tail, where exp(μ + s²/2) is large.
+        share = 0.5 * (torch.erfc((scale - z) * math.sqrt(0.5)) - torch.erfc(0.5 * scale))
         centred = torch.exp(line) * torch.erf(z * math.sqrt(0.5))
         score: Values = centred - 2 * torch.exp(mean + 0.5 * scale**2) * share
         return score

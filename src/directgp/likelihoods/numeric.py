@@ -85,7 +85,7 @@ def derivatives_by_autograd(
 def _slope(values: Values, f: Values, create_graph: bool = False) -> Values:
     """Return ∂ Σ values / ∂f.
 
-    It is zeros where the values have no graph, such as the slope of Laplace's log density.
+    Return zeros for values without a graph, such as the slope of Laplace's log density.
     """
     if not values.requires_grad:
         return torch.zeros_like(f)

@@ -128,7 +128,7 @@ def one_thread() -> Iterator[None]:
     The number of threads of BLAS belongs to the process. Of several threads in this context, the
     first one sets the number and restores it at its end. torch's number belongs to each thread, but
     a new thread starts with the number that was set last, which is 1 while another thread is here.
-    So a thread that has 1 restores the number that the first one saw.
+    So a thread that has 1 restores the number that the first one saw, even if it has set 1 itself.
     """
     if _of_thread.inside:
         yield

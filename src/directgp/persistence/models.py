@@ -129,7 +129,7 @@ def save_model(
 ) -> None:
     """Write a model to one file atomically; after an error an existing file is unchanged.
 
-    `check` gets the model as a file would give it back, and raises if it cannot be used.
+    `check` is called with the decoded model, and raises if it cannot be used.
 
     Raises `UnsupportedError` if a part is a function or of a class that files cannot hold, and
     `InvalidInputError` if a value could not be loaded again, such as a NaN among the parameters.
@@ -143,7 +143,7 @@ def save_model(
     except Exception as error:
         raise InvalidInputError(
             f"The model cannot be saved: {cause_of(error)}. Change the parameter that the cause"
-            " names, and fit again."
+            " names; fit again if the model depends on it."
         ) from error
     write_file(MODEL, path, *contents)
 

@@ -148,7 +148,7 @@ _NEAR_TAIL = 1e-6
 _LEVELS = (_TAIL, _NEAR_TAIL, 0.25, 0.5, 0.75, 1 - _NEAR_TAIL, 1 - _TAIL)
 """Levels of the quantiles that place the nodes of a continuous family and give its tails."""
 
-_MAX_COUNTS = 512
+_MAX_COUNTS = 256
 """Largest number of counts on either side of y that are evaluated; the rest is interpolated."""
 
 _FARTHEST = 700.0
@@ -158,7 +158,7 @@ _FARTHEST_SINH = 600.0
 """u at which scale·sinh(u) is still finite for any scale."""
 
 _LINE = 40.0
-"""Distance over which e^x falls to nothing."""
+"""Distance over which e^−x falls to nothing."""
 
 _NODES = 64
 """Gauss–Legendre nodes on either side of y."""
@@ -173,9 +173,9 @@ def predictive_crps(likelihood: Likelihood, y: Num[Tensor, "..."], marginals: Ma
     it is Brier's score, (P(Y = 1) − y)². It is infinite where a tail of Y falls like t^−½ or
     slower, as that of Student's t with df ≤ ½.
 
-    The relative error is at most 1e-5, or 1e-3 for counts spread over hundreds, if the square root
-    of the variance is at most 5 where f is the logarithm of y. A score of draws has the standard
-    error of 10,000 of them.
+    The relative error is at most 1e-5, 5e-4 for Weibull times, or 1e-3 for counts spread over
+    hundreds, if the square root of the variance is at most 5 where f is the logarithm of y. A score
+    of draws has the standard error of 10,000 of them.
 
     Examples
     --------
@@ -211,8 +211,9 @@ def _score(likelihood: Likelihood, target: Values, mean: Values, variance: Value
 def _counted(likelihood: Likelihood, marginals: Marginals, target: Values) -> Values:
     """Sum P(Y ≤ k)² below y and P(Y > k)² from y on; trapezoids where many.
 
-    Nodes lie between the tails, as near each other as the distribution is narrow; between a tail
-    and a y beyond it every count adds 1.
+    Only counts between the quantiles of `_TAIL` and 1 − `_TAIL` are evaluated, so that nodes are
+    dense where the distribution is narrow. If y lies outside, each count between y and the nearer
+    quantile adds 1.
     """
     low, high = predictive_quantiles(likelihood, marginals, [_TAIL, 1 - _TAIL])
 
@@ -232,7 +233,8 @@ def _integrated(likelihood: Likelihood, marginals: Marginals, target: Values) ->
     low, near_low, left, centre, right, near_high, high = predictive_quantiles(
         likelihood, marginals, _LEVELS
     )
-    scale = right - left
+    # A value of large probability may be both quartiles.
+    scale = torch.where(right > left, right - left, (high - low).clamp(min=TINY))
 
     def area(start: Values, end: Values, upper: bool) -> Values:
         ends = torch.asinh((torch.stack([start, end]) - centre) / scale)
@@ -267,7 +269,13 @@ def _integrated_on_line(likelihood: Any, marginals: Marginals, target: Values) -
     def area(start: Values, end: Values, upper: bool) -> Values:
         ends = torch.stack([likelihood.to_line(start), likelihood.to_line(end)])
         first, last = ends.clamp(-_FARTHEST, _FARTHEST).sort(0).values
-        u, weight, half = _legendre(torch.maximum(first, last - _LINE), last)
+        # The slope is largest at an end or at 0, and falls like e^−distance from there.
+        middle = torch.minimum(torch.maximum(first, torch.zeros_like(first)), last)
+        steeper = likelihood.line_slope(middle) > likelihood.line_slope(last)
+        peak = torch.where(steeper, middle, last)
+        u, weight, half = _legendre(
+            torch.maximum(first, peak - _LINE), torch.minimum(last, peak + _LINE)
+        )
         squares = _squares(likelihood, marginals, likelihood.from_line(u), upper)
         total: Values = (weight * squares * (half * likelihood.line_slope(u))).sum(0)
         return total

@@ -88,10 +88,8 @@ class ScoreTable(NamedTuple):
         return [place in (1, 2, last) for place in range(len(self.columns))]
 
 
-def score_table(
-    ranking: Sequence[RankingRow], scores: Sequence[Score], where: str = "one core"
-) -> ScoreTable:
-    """Return the table of β, scores and seconds of `where`; methods are in table order."""
+def score_table(ranking: Sequence[RankingRow], scores: Sequence[Score], plan: Plan) -> ScoreTable:
+    """Return the table of β, scores and seconds; methods are in table order."""
     repeats = len(ranking[0].betas)
     of = f"mean ± standard error of {repeats} repeats" if repeats > 1 else "one repeat"
     columns = {"β": [_beta(row) for row in ranking]}
@@ -102,8 +100,8 @@ def score_table(
         columns[score.label] = _scores([s.scores[score.name] for s in ranking], score)
     columns["seconds"] = [Entry(number(s.seconds, 2), _rank(s.seconds)) for s in ranking]
     about["seconds"] = (
-        f"Computing time of one repeat on {where}: the runs for all values of β, without the ELBO "
-        "run from which they start."
+        f"Computing time of one repeat on {_device(plan)}: the runs for all values of β, without "
+        "the ELBO run from which they start."
     )
     rows = zip(*columns.values(), strict=True)
     return ScoreTable(
@@ -182,7 +180,7 @@ def page(findings: Findings, verdict: Verdict, pictures: Sequence[RenderedPictur
         task=data.task,
         verdict=verdict,
         tables=[
-            score_table(ranking, findings.scores, _device(findings.comparison.plan))
+            score_table(ranking, findings.scores, findings.comparison.plan)
             for ranking in findings.by_size.values()
         ],
         close=CLOSE,

@@ -60,6 +60,9 @@ class ReportFolder:
         """Names relative to the folder; some of the files may not exist."""
 
     def _listed(self) -> set[str]:
+        if (self.path / MANIFEST).is_symlink():
+            # The file that it leads to would be replaced.
+            self._refuse_list()
         try:
             with open_regular(self.path / MANIFEST) as file:
                 text = file.read()

@@ -182,8 +182,8 @@ class ModelProblem(TrainingProblem):
 
 
 _MIN_FRAME_BETA = 1e-6
-"""Smallest β of the frame while hyperparameters change: where examples are few, P with β = 0 is
-nearly singular, and its directions without curvature are others after each step."""
+"""Smallest β in the frame while hyperparameters change. With few examples and β = 0, P is nearly
+singular, and its null space changes with every step."""
 
 _RELATIVE_DEVIATION = 1e-3
 """Lower bound of the noise's standard deviation, relative to the spread of the targets."""

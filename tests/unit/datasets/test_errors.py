@@ -241,6 +241,11 @@ REFUSED: list[tuple[Callable[[], pa.Table], dict[str, Any], str]] = [
         "The target 'y' must be whole numbers of at least 0, as counts are. Got 0.5 in row 30. Use"
         " --task regression if it is not a count.",
     ),
+    (
+        lambda: small(i=[None, *repeated(1.0, 2.0)[1:-1], INF]),
+        {"missing": "drop"},
+        "Column 'i' must be finite. Got ∞ in row 30. Correct it, or drop the column.",
+    ),
 ]
 
 

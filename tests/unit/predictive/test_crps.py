@@ -3,6 +3,7 @@
 import math
 from itertools import pairwise
 
+import mpmath
 import numpy as np
 import pytest
 import torch
@@ -126,6 +127,34 @@ def test_wide_gamma_is_the_integral(shape: float, y: float) -> None:
     assert score(Gamma(shape), y, 0.0, 25.0) == pytest.approx(sum(pieces), rel=1e-5)
 
 
+@pytest.mark.parametrize(
+    ("precision", "y", "mean", "variance"),
+    [(5.0, 0.001, -4.0, 4.0), (5.0, 0.999, 4.0, 4.0), (0.5, 0.01, 0.0, 0.1), (1.0, 1e-6, 2.0, 9.0)],
+)
+def test_beta_is_the_integral(precision: float, y: float, mean: float, variance: float) -> None:
+    f, weights = latent(mean, variance)
+    m = special.expit(f)
+
+    def square(x: float) -> float:
+        t = special.expit(x)
+        below = special.betainc(precision * m, precision * (1 - m), t) @ weights
+        return float(t * special.expit(-x) * (below - (x >= special.logit(y))) ** 2)
+
+    ends = sorted([-40.0, -10.0, special.logit(y), 0.0, 10.0, 40.0])
+    pieces = [integrate.quad(square, *pair, limit=200)[0] for pair in pairwise(ends)]
+    found = score(Beta(precision), y, mean, variance)
+    assert found == pytest.approx(sum(pieces), rel=1e-5)
+
+
+@pytest.mark.parametrize("variance", [1.0, 100.0, 200.0])
+def test_log_normal_keeps_its_digits_for_wide_q(variance: float) -> None:
+    with mpmath.workdps(100):
+        scale = mpmath.sqrt(mpmath.mpf(variance) + mpmath.mpf("0.1"))
+        share = mpmath.ncdf(-scale) - mpmath.ncdf(-scale / mpmath.sqrt(2))
+        truth = float(-2 * mpmath.exp(scale**2 / 2) * share)
+    assert score(LogNormal(0.1), 1.0, 0.0, variance) == pytest.approx(truth, rel=1e-9)
+
+
 @pytest.mark.parametrize("df", [0.55, 0.7, 1.0, 3.0])
 def test_heavy_tails_of_students_t_count(df: float) -> None:
     u = np.linspace(0, 690, 200_001)
@@ -140,23 +169,30 @@ def test_score_of_the_heaviest_tails_is_infinite(df: float) -> None:
 
 
 class ManyZeros(Likelihood):
-    """An exponential y of mean e^f, or 0 with probability 0.6."""
+    """An exponential y of mean e^f, or 0 with a given probability."""
+
+    def __init__(self, zeros: float) -> None:
+        super().__init__()
+        self.zeros = zeros
 
     @override
     def log_kernel(self, y: Tensor, f: Tensor) -> Tensor:
-        return torch.where(y > 0, math.log(0.4) - y * torch.exp(-f) - f, math.log(0.6))
+        others = math.log(1 - self.zeros) - y * torch.exp(-f) - f
+        return torch.where(y > 0, others, math.log(self.zeros))
 
     def cdf(self, y: Tensor, f: Tensor) -> Tensor:
-        below = 0.6 - 0.4 * torch.expm1(-y.clamp(min=0.0) * torch.exp(-f))
+        below = 1 - (1 - self.zeros) * torch.exp(-y.clamp(min=0.0) * torch.exp(-f))
         return torch.where(y < 0, 0.0, below)
 
 
 @pytest.mark.parametrize("y", [0.0, 1.0, 3.0])
-def test_a_tail_may_end_at_a_value_of_positive_probability(y: float) -> None:
-    # ∫ (0.4e^−t)² dt from y on, and ∫ (1 − 0.4e^−t)² dt up to y.
-    lower = y - 0.8 * (1 - math.exp(-y)) + 0.08 * (1 - math.exp(-2 * y))
-    truth = lower + 0.08 * math.exp(-2 * y)
-    assert score(ManyZeros(), y, 0.0, 1e-12) == pytest.approx(truth, rel=1e-5)
+@pytest.mark.parametrize("zeros", [0.6, 0.9])
+def test_a_value_may_have_a_large_probability(y: float, zeros: float) -> None:
+    # With p = 1 − zeros, ∫ (p·e^−t)² dt from y on, and ∫ (1 − p·e^−t)² dt up to y.
+    p = 1 - zeros
+    lower = y - 2 * p * (1 - math.exp(-y)) + 0.5 * p**2 * (1 - math.exp(-2 * y))
+    truth = lower + 0.5 * p**2 * math.exp(-2 * y)
+    assert score(ManyZeros(zeros), y, 0.0, 1e-12) == pytest.approx(truth, rel=1e-5)
 
 
 @pytest.mark.parametrize(

@@ -108,11 +108,12 @@ def test_the_time_is_that_of_the_fits_whenever_they_were_run() -> None:
     assert resumed["fits took"] == "8.2 s of one core in all, for 2 fits"
     plan = made.plan
     settings = plan.settings.model_copy(update={"device": "cuda"})
-    on_gpu = run_facts(Findings(replace(made, plan=replace(plan, settings=settings))))
-    assert on_gpu["fits took"] == "8.2 s of the GPU in all, for 2 fits"
+    on_gpu = replace(plan, settings=settings)
+    facts = run_facts(Findings(replace(made, plan=on_gpu)))
+    assert facts["fits took"] == "8.2 s of the GPU in all, for 2 fits"
     ranking, scores = Findings(made).ranking, Findings(made).scores
-    for where in ("one core", "the GPU"):
-        about = score_table(ranking, scores, where).columns["seconds"]
+    for where, each in (("one core", plan), ("the GPU", on_gpu)):
+        about = score_table(ranking, scores, each).columns["seconds"]
         assert about.startswith(f"Computing time of one repeat on {where}: the runs for all values")
 
 
@@ -145,7 +146,7 @@ def test_odd_comparisons_have_a_page(recipe: Recipe) -> None:
 
 def board(recipe: Recipe) -> ScoreTable:
     findings = Findings(comparison(recipe))
-    return score_table(findings.ranking, findings.scores)
+    return score_table(findings.ranking, findings.scores, findings.comparison.plan)
 
 
 def test_columns_are_those_of_the_task() -> None:
@@ -158,7 +159,7 @@ def test_columns_are_those_of_the_task() -> None:
 def test_values_are_means_over_the_repeats() -> None:
     made = comparison(Recipe(repeats=4))
     findings = Findings(made)
-    found = score_table(findings.ranking, findings.scores)
+    found = score_table(findings.ranking, findings.scores, findings.comparison.plan)
     for method, entries in found.rows.items():
         nll = [run.outcome.scores["nll"] for run in made.runs if run.cell.method == method.name]
         assert entries[1].rank == pytest.approx(sum(nll) / 4)

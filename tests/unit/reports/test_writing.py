@@ -62,6 +62,15 @@ def test_other_files_are_left_alone(tmp_path: Path) -> None:
     assert (tmp_path / "notes.txt").read_text() == "mine"
 
 
+def test_a_link_in_place_of_the_list_is_refused(tmp_path: Path) -> None:
+    report = tmp_path / "report"
+    report.mkdir()
+    (report / folder.MANIFEST).symlink_to(tmp_path / "outside.json")
+    with pytest.raises(InvalidInputError, match="was not written by directgp"):
+        write_report(comparison(PLAIN), report)
+    assert not (tmp_path / "outside.json").exists()
+
+
 def test_pictures_that_directgp_has_not_written_are_left_alone(tmp_path: Path) -> None:
     figures = tmp_path / "figures"
     figures.mkdir()
