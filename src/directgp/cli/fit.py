@@ -112,9 +112,9 @@ def fit(
 def _check_row_column(likelihood: str, row_column: tuple[str, str] | None) -> None:
     """Raise `WrongUsageError` unless the likelihood has the constant of each row that it needs."""
     rows = LIKELIHOODS[likelihood].load().rows
-    given = None if row_column is None else row_column[0]
-    if rows.required and given != rows.argument:
-        got = "none" if given is None else f"--{given}"
+    option = None if row_column is None else row_column[0]
+    if rows.required and option != rows.argument:
+        got = "none" if option is None else f"--{option}"
         raise WrongUsageError(
             f"--{rows.argument} must be given with --likelihood {likelihood}. Got {got}. Give"
             f" --{rows.argument} COLUMN."

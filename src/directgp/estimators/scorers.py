@@ -50,8 +50,8 @@ class Scorer(BaseEstimator, ABC):
     ) -> float:
         """Return the score of a fitted estimator, a pipeline or a search."""
         model, inputs = _inside(estimator, X, self._method)
-        given = {"exposure": exposure, "trials": trials, "noise": noise, "upper": upper}
-        constants = {name: values for name, values in given.items() if values is not None}
+        arguments = {"exposure": exposure, "trials": trials, "noise": noise, "upper": upper}
+        constants = {name: values for name, values in arguments.items() if values is not None}
         return self._score(model, inputs, y, sample_weight, constants)
 
     @abstractmethod
