@@ -201,6 +201,9 @@ class Scalings:
     imputation: Imputation | None = None
     """Applied before the inputs are scaled; None unless missing='impute'."""
 
+    sources: ColumnScaling | None = None
+    """Scaling of the columns of the stack; None without a stack."""
+
     @classmethod
     def from_data(
         cls,

@@ -1,0 +1,1 @@
+"""Choose the candidates of a fit, and the weights of their mixture, by validation."""

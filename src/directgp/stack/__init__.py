@@ -1,0 +1,1 @@
+"""Features for a GP: out-of-fold predictions of other models."""
