@@ -15,14 +15,17 @@ from sklearn.base import BaseEstimator
 from sklearn.utils import Tags, check_consistent_length, column_or_1d
 from sklearn.utils._param_validation import StrOptions
 from sklearn.utils.validation import validate_data
+from torch import Tensor
 
 from directgp.errors import refuse, require
 from directgp.estimators import messages, validation
-from directgp.estimators.fitting import Fit, Fitted
+from directgp.estimators.fitting import Continuation, Fit, Fitted
+from directgp.estimators.members import Member, set_members
 from directgp.estimators.preprocessing import (
     CheckedRows,
     Column,
     Scalings,
+    TrainingTable,
     prepare_rows,
 )
 from directgp.estimators.settings import (
@@ -33,21 +36,19 @@ from directgp.estimators.settings import (
     device_of,
     plain_parameters,
 )
+from directgp.estimators.stacking import Stacking
 from directgp.estimators.starting_models import (
+    Models,
     candidates,
     check_row_argument,
     needs_fine_targets,
-    starting_models,
 )
 from directgp.estimators.validation import ArrayLike, RowValues, ValidationData
 from directgp.likelihoods.base import Likelihood
 from directgp.log_expectations.rule import Rule
 from directgp.objectives.base import PointLoss
 from directgp.posteriors.prior import MeanName
-from directgp.posteriors.sparse import SparsePosterior
 from directgp.registry import LOSSES, RULES, Task, likelihoods_of
-from directgp.training.data import Model
-from directgp.training.result import TrainingResult
 from directgp.training.run import Monitor
 from directgp.training.validation import Given
 
@@ -107,6 +108,8 @@ class TrainableEstimator(BaseEstimator, ABC):
         time_budget: Any = None,
         n_jobs: Any = None,
         missing: Any = "error",
+        combine: Any = "mixture",
+        stack: Any = "auto",
     ) -> None:
         self.objective = objective
         self.beta = beta
@@ -134,6 +137,8 @@ class TrainableEstimator(BaseEstimator, ABC):
         self.time_budget = time_budget
         self.n_jobs = n_jobs
         self.missing = missing
+        self.combine = combine
+        self.stack = stack
 
     @abstractmethod
     def _encoded(self, y: NDArray[Any], weights: Column | None, who: str, reset: bool) -> Column:
@@ -196,23 +201,25 @@ class TrainableEstimator(BaseEstimator, ABC):
         )
         settings = self._settings(rows, betas, monitors)
         device = device_of(settings.device, who, len(rows.X))
+        fit: Fit | Continuation
         if warm:
             who = f"{type(self).__name__} with warm_start"
             remedy = "Fit with warm_start=False."
-            fit = self._continued_fit(settings, rows, device, who, remedy)
+            fit, stacking = self._continued_fit(settings, rows, device, who, remedy, anew=True)
         else:
-            fit = self._new_fit(settings, rows, device)
+            fit, stacking = self._new_fit(settings, rows, device)
         table = fit.table
-        fitted = self._trained(fit, self._validation_examples(validation_data, fit))
+        examples = self._validation_examples(validation_data, fit)
+        fitted = fit.train(examples)
         result = fitted.result
-        self._set_result(result)
         self._fit_params = {name: getattr(self, name) for name in DESCRIBED}
         self.scalings_ = table.scalings
-        self.beta_ = result.beta
-        self.hyperparameters_ = result.hyperparameters
         unit = abs(float(table.scalings.targets.scale[0]))
         loss = fit.recipe.point_loss().validation_loss()
         self.beta_path_ = None if fitted.path is None else fitted.path.in_units(unit, loss)
+        self._set_fitted(fitted, stacking)
+        self.beta_ = result.beta
+        self.hyperparameters_ = result.hyperparameters
         self.num_rows_ = table.num_rows
         self.num_merged_ = table.num_merged
         self.exposed_ = row_values is not None
@@ -235,9 +242,10 @@ class TrainableEstimator(BaseEstimator, ABC):
         device = self.posterior_.Z.device
         if settings.device != "auto":
             device = device_of(settings.device, who)
-        fit = self._continued_fit(settings, rows, device, who, "Call fit.")
-        result = fit.update(self.beta_, self.hyperparameters_)
-        self._set_result(result)
+        fit, stacking = self._continued_fit(settings, rows, device, who, "Call fit.")
+        fitted = fit.update()
+        result = fitted.result
+        self._set_fitted(fitted, stacking)
         self._fit_params = {**self._fit_params, "objective": self.objective}
         self.num_rows_ += fit.table.num_rows
         self.num_merged_ += fit.table.num_merged
@@ -312,8 +320,10 @@ class TrainableEstimator(BaseEstimator, ABC):
             monitors=monitors,
         )
 
-    def _new_fit(self, settings: FitSettings, rows: CheckedRows, device: torch.device) -> Fit:
-        """Return the scaled rows and the starting models."""
+    def _new_fit(
+        self, settings: FitSettings, rows: CheckedRows, device: torch.device
+    ) -> tuple[Fit, Stacking]:
+        """Return the scaled rows and the starting models, and the stack."""
         regression = settings.task == "regression"
         scalings = Scalings.from_data(
             rows.X,
@@ -335,19 +345,13 @@ class TrainableEstimator(BaseEstimator, ABC):
             device=device,
         )
         seed = settings.new_seed()
+        stacking = Stacking.fitted(settings, table, seed)
+        table = stacking.table
         num_inducing = settings.inducing_number(len(table.X))
         recipe = settings.recipe(num_rows=len(table.X), num_inducing=num_inducing)
-        models = starting_models(
-            settings, recipe=recipe, table=table, num_inducing=num_inducing, seed=seed
-        )
-        return Fit(
-            settings=settings,
-            recipe=recipe,
-            table=table,
-            models=models,
-            generator=torch.Generator(device).manual_seed(seed),
-            warm=False,
-        )
+        models = Models(settings, recipe, table, seed, stacking.columns, stacking.extended)
+        fit = Fit(settings=settings, recipe=recipe, table=table, models=models, seed=seed)
+        return fit, stacking
 
     def _continued_fit(
         self,
@@ -356,10 +360,13 @@ class TrainableEstimator(BaseEstimator, ABC):
         device: torch.device,
         who: str,
         remedy: str,
-    ) -> Fit:
-        """Return the rows with the scaling of the first fit, and a copy of the trained model.
+        *,
+        anew: bool = False,
+    ) -> tuple[Continuation, Stacking]:
+        """Return the rows with the scaling of the first fit, and copies of the trained members.
 
-        Raises `InvalidInputError` if parameters ask for another structure.
+        With `anew` the models of the stack are fitted to these rows, which may be those of the
+        first fit. Raises `InvalidInputError` if parameters ask for another structure.
         """
         changed = [
             name for name in STRUCTURE if not _same(getattr(self, name), self._fit_params[name])
@@ -375,28 +382,39 @@ class TrainableEstimator(BaseEstimator, ABC):
             dtype=settings.torch_dtype,
             device=device,
         )
-        posterior, likelihood = copy.deepcopy((self.posterior_, self.likelihood_))
+        seed = settings.new_seed()
+        stacking = Stacking(self.stack_, table)
+        if self.stack_ is not None:
+            stacking = stacking.anew(settings, seed) if anew else stacking.of_new_rows()
+        members = [self._member_on(member, table, who) for member in self.members_]
+        number = members[0].posterior.num_inducing
+        fit = Continuation(
+            settings=settings,
+            recipe=settings.recipe(num_rows=len(table.X), num_inducing=number),
+            table=table,
+            members=members,
+            weights=tuple(self.weights_.tolist()),
+            columns=stacking.columns,
+            seed=seed,
+        )
+        return fit, stacking
+
+    def _member_on(self, member: Member, table: TrainingTable, who: str) -> Member:
+        """Return a copy of a trained member, with the row values of a table."""
+        posterior, likelihood = copy.deepcopy((member.posterior, member.likelihood))
         check_row_argument(likelihood, table.row_argument, who)
         likelihood = likelihood.to(table.X).with_row_values(table.row_values)
-        model = Model(posterior.to(table.X), likelihood, "as before")
-        recipe = settings.recipe(num_rows=len(table.X), num_inducing=posterior.num_inducing)
-        return Fit(
-            settings=settings,
-            recipe=recipe,
-            table=table,
-            models=[[model]],
-            generator=torch.Generator(device).manual_seed(settings.new_seed()),
-            warm=True,
-        )
+        return replace(member, posterior=posterior.to(table.X), likelihood=likelihood)
 
     def _validation_examples(
-        self, validation_data: ValidationData | None, fit: Fit
+        self, validation_data: ValidationData | None, fit: Fit | Continuation
     ) -> Given | None:
         """Return the user's validation examples in the units of training."""
         if validation_data is None:
             return None
         who = self._who("fit")
-        argument = fit.table.row_argument
+        table = fit.table
+        argument = table.row_argument
         names = "(X, y)" if argument is None else f"(X, y, {argument})"
         parts = len(validation_data) if isinstance(validation_data, tuple | list) else None
         got = type(validation_data).__name__ if parts is None else f"{parts} parts"
@@ -407,27 +425,28 @@ class TrainableEstimator(BaseEstimator, ABC):
         who = f"{who}, validation_data"
         with validation.explained(f"{who} cannot be used"):
             rows = self._checked(X, y, None, values, who, reset=False, min_rows=1)
-        model = fit.models[0][0]
-        scalings = fit.table.scalings
-        Z = model.posterior.Z
+        scalings = table.scalings
+        like = table.X
+
+        def tensor(values: np.ndarray) -> Tensor:
+            return torch.as_tensor(values).to(like)
+
         likelihood = None
         if rows.values is not None:
-            constants = torch.as_tensor(scalings.scaled_rows(rows.values)).to(Z)
-            likelihood = model.likelihood.with_row_values(constants)
-        inputs = torch.as_tensor(scalings.scaled_inputs(rows.X)).to(Z)
-        targets = torch.as_tensor(scalings.scaled_targets(rows.y)).to(Z)
-        return Given(inputs, targets, likelihood)
+            constants = tensor(scalings.scaled_rows(rows.values))
+            likelihood = fit.likelihood.with_row_values(constants)
+        inputs = tensor(scalings.scaled_inputs(rows.X))
+        return Given(inputs, tensor(scalings.scaled_targets(rows.y)), likelihood)
 
-    def _trained(self, fit: Fit, examples: Given | None) -> Fitted:
-        """Train the prepared models."""
-        return fit.train(examples)
-
-    def _set_result(self, result: TrainingResult) -> None:
+    def _set_fitted(self, fitted: Fitted, stacking: Stacking) -> None:
+        """Set the trained members and their weights; the heaviest is the model of this name."""
+        result = fitted.result
         likelihood = result.likelihood.rows.without(result.likelihood)
         self.training_result_ = replace(result, likelihood=likelihood)
-        self.posterior_: SparsePosterior = result.posterior
-        self.likelihood_: Likelihood = likelihood
         self.n_iter_ = result.steps
+        set_members(self, fitted.members, fitted.weights)
+        used = any(member.stacked for member in fitted.members)
+        self.stack_ = stacking.stack if used else None
 
 
 def _same(first: object, second: object) -> bool:

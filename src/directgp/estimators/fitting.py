@@ -1,30 +1,34 @@
-"""Train the model of an estimator on prepared rows: one run, or a search over candidates."""
+"""Train the members of an estimator on prepared rows: one run, or a race of candidates."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple, final
 
 import torch
+from jaxtyping import Float
+from torch import Tensor
 
-from directgp.errors import UnsupportedError, require
+from directgp.errors import NumericalError, require
+from directgp.estimators.members import Member
 from directgp.estimators.preprocessing import TrainingTable
 from directgp.estimators.settings import FitSettings
-from directgp.estimators.starting_models import named_likelihood
-from directgp.integration.contract import has
+from directgp.estimators.starting_models import Models
 from directgp.likelihoods.base import ConjugateLikelihood, Likelihood
-from directgp.likelihoods.capabilities import GaussianPredictive
 from directgp.log_expectations.api import check_own
-from directgp.registry import LIKELIHOODS
+from directgp.race.candidates import Choices
+from directgp.race.coverage import Coverage, Predicted
+from directgp.race.entrants import Entrant, Trainers
+from directgp.race.final import on_all
+from directgp.race.race import EFFORTS, Combine, Race, weights_of
+from directgp.race.record import path_of
+from directgp.training import beta_path
 from directgp.training.beta_path import beta_grid
-from directgp.training.coverage import Coverage, Group
 from directgp.training.data import Data, Model, check_data
-from directgp.training.race import EFFORTS
-from directgp.training.result import BetaPath, StageResult, Status, TrainingResult
-from directgp.training.run import Recipe
-from directgp.training.search import Search, ended
+from directgp.training.result import BetaPath, StageResult, TrainingResult
+from directgp.training.run import Recipe, close
 from directgp.training.train import train, update
 from directgp.training.trainer import as_elbo
-from directgp.training.validation import Folds, Given, HoldOut, Validation
+from directgp.training.validation import Folds, Given, HoldOut, Split, Validation, split
 
 _ROWS_FOR_FOLDS = 1000
 """Fewer rows are validated in folds, which uses each of them."""
@@ -40,31 +44,51 @@ _BETAS_IN_BATCHES = (10.0, 1.0, 0.1)
 
 
 class Fitted(NamedTuple):
-    """A trained model, and the candidates it was chosen from."""
+    """The trained members, and the candidates they were chosen from."""
+
+    members: tuple[Member, ...]
+    """Trained models, the heaviest first."""
+
+    weights: tuple[float, ...]
+    """Their weights, which sum to 1."""
 
     result: TrainingResult
-    """The trained model."""
+    """Training of the heaviest member."""
 
     path: BetaPath | None = None
     """The candidates; None if nothing was chosen."""
 
     end: StageResult | None = None
-    """The run during which a budget, the user or a callback ended the search."""
+    """The run during which a budget, the user or a callback ended the race."""
 
     untried: tuple[str, ...] = ()
-    """Candidates that were not tried because the search was ended."""
+    """Candidates that were not tried because the race was ended."""
 
     coverage: Coverage = Coverage()
     """Coverage of 90 % intervals, on validation rows if there are some, else on training rows."""
 
-    replaced: tuple[str, Group] | None = None
-    """A candidate of lower loss that was not taken, as its intervals are too narrow, and where."""
+    @classmethod
+    def of(cls, result: TrainingResult, **fields: Any) -> "Fitted":
+        """Return a single member."""
+        return cls((member_of(result),), (1.0,), result, **fields)
+
+
+def member_of(result: TrainingResult, label: str = "", stacked: bool = False) -> Member:
+    """Return the model that a run has trained."""
+    return Member(
+        posterior=result.posterior,
+        likelihood=result.likelihood.rows.without(result.likelihood),
+        beta=result.beta,
+        hyperparameters=result.hyperparameters,
+        label=label,
+        stacked=stacked,
+    )
 
 
 @final
 @dataclass(frozen=True, kw_only=True)
 class Fit:
-    """The settings, rows and starting models of one call of `fit` or `partial_fit`."""
+    """The settings, rows and starting models of one call of `fit`."""
 
     settings: FitSettings
     """Parameters of the call."""
@@ -75,160 +99,154 @@ class Fit:
     table: TrainingTable
     """The training rows."""
 
-    models: Sequence[Sequence[Model]]
-    """For each kernel one model per likelihood."""
+    models: Models
+    """Makes the untrained models."""
 
-    generator: torch.Generator
-    """Source of random numbers, on the device of the rows."""
-
-    warm: bool
-    """Whether the model to start from is a trained one."""
+    seed: int
+    """Seed of splits and runs."""
 
     @property
-    def data(self) -> Data:
-        """The training rows as examples."""
-        return Data(self.table.X, self.table.y, self.table.weights)
+    def likelihood(self) -> Likelihood:
+        """A likelihood with the row values of the table."""
+        return next(iter(self.models.likelihoods.values()))
 
     def train(self, examples: Given | None) -> Fitted:
-        """Train the model, or search over models, β and modes if the settings leave a choice.
+        """Train the only candidate, or race several if the settings leave a choice.
 
         The candidates are validated by these examples, or by a part of the rows.
         """
         self._check()
-        modes = self._modes()
-        betas = self._betas()
-        if self.settings.betas:
-            return self._train_along(examples, modes[0])
-        if len(self.models) == len(self.models[0]) == len(betas) == len(modes) == 1:
-            return self._train_one(modes[0], betas[0])
-        return self._search(examples, modes, betas)
+        choices = self.models.choices(self._modes(), self._betas())
+        return self._train_one(choices) if choices.single else self._race(choices, examples)
 
     def _check(self) -> None:
         """Raise `InvalidInputError` if the rows do not fit a starting model."""
-        for row in self.models:
-            for posterior, likelihood, _ in row:
-                check_data("fit", self.data, posterior, likelihood)
-        for _, likelihood, _ in self.models[0]:
+        choices = self.models.choices(["joint"], [1.0])
+        for name, likelihood in self.models.likelihoods.items():
+            model = self.models.model(replace(choices.first(), likelihood=name))
+            check_data("fit", self.models.data(choices.stacked[0]), *model[:2])
             check_own(likelihood, self.table.y)
 
-    def _train_one(self, mode: str, beta: float) -> Fitted:
+    def _train_one(self, choices: Choices) -> Fitted:
         """Train the only candidate."""
-        posterior, likelihood, _ = self.models[0][0]
+        candidate = choices.first()
+        posterior, likelihood, _ = self.models.model(candidate)
+        data = self.models.data(candidate.stacked)
         result = train(
             posterior,
             likelihood,
-            self.table.X,
-            self.table.y,
-            hyperparameters="fixed" if mode == "fixed" else "joint",
-            start="scratch" if self.warm else "elbo",
-            **self._arguments(self.recipe, beta),
+            data.X,
+            data.y,
+            hyperparameters="fixed" if candidate.mode == "fixed" else "joint",
+            **arguments_of(self.recipe, data, candidate.beta, self.seed),
         )
-        result = replace(result, hyperparameters=mode)
-        return Fitted(result, coverage=self._coverage(result))
+        result = replace(result, hyperparameters=candidate.mode)
+        predicted = Predicted(1.0, result.posterior, result.likelihood, data)
+        return Fitted(
+            members=(member_of(result, candidate.label, candidate.stacked),),
+            weights=(1.0,),
+            result=result,
+            coverage=Coverage.of([[predicted]], self.recipe.point_loss()),
+        )
 
-    def _search(self, examples: Given | None, modes: list[str], betas: list[float]) -> Fitted:
-        """Choose model, mode and β, and train the chosen candidate on all rows."""
+    def _race(self, choices: Choices, examples: Given | None) -> Fitted:
+        """Race the candidates, and train those of the result on all rows."""
         got = "one, repeated" if self.table.num_merged else "one"
         who = "rows to choose a model by"
         remedy = "Give validation_data, or set beta, hyperparameters, likelihood and ard."
-        enough = examples is not None or len(self.data) > 1
+        enough = examples is not None or len(self.table.y) > 1
         require(enough, who, "at least two different ones", got, remedy)
-        validation, description = self._validation(examples)
-        changing_noise, noise_name = self._changing_noise()
-        search = Search(
-            recipe=self.recipe,
-            data=self.data,
-            validation=validation,
-            generator=self.generator,
-            effort=EFFORTS[self.settings.effort],
-            grows=self.settings.grows,
-            n_jobs=self.settings.jobs,
-            with_changing_noise=changing_noise,
-            noise_name=noise_name,
-        ).run(self.models, betas, modes)
-        best = search.best
-        end = search.end
-        if end is not None and end.status is not Status.BUDGET:
-            best = ended(best, end)
-        return Fitted(
-            result=best,
-            path=replace(search.path, validation=description),
-            end=end,
-            untried=tuple(search.untried),
-            coverage=search.coverage if search.trials else self._coverage(best),
-            replaced=search.replaced,
-        )
-
-    def _train_along(self, examples: Given | None, mode: str) -> Fitted:
-        """Train one model in one mode while its objective falls, along the given β."""
-        validation, description = self._validation(examples)
-        search = Search(
-            recipe=self.recipe,
-            data=self.data,
-            validation=validation,
-            generator=self.generator,
-            effort=EFFORTS[self.settings.effort],
-            n_jobs=self.settings.jobs,
-        ).along(self.models[0][0], mode, self.settings.betas)
-        path = replace(search.path, validation=description) if search.trials else None
-        return Fitted(result=search.best, path=path, end=search.end)
-
-    def _coverage(self, result: TrainingResult) -> Coverage:
-        """Return the coverage of the training rows."""
-        return Coverage.of([(result, self.data, result.likelihood)], self.recipe.point_loss())
-
-    def _changing_noise(self) -> tuple[Likelihood | None, str]:
-        """Return the likelihood, and its name, for real targets whose noise depends on X.
-
-        None if the settings leave no such choice.
-        """
-        row = self.models[0]
-        # Likelihoods with f on another scale have noise that depends on the mean already.
-        plain = has(row[0].likelihood, GaussianPredictive) and not any(
-            m.likelihood.latent_scale for m in row
-        )
-        # The kernel of a user may be for a single function.
-        open_choice = self.settings.likelihood == "auto" and isinstance(self.settings.kernel, str)
-        by_density = self.recipe.point_loss().validation_loss().log_density
-        if not (plain and open_choice and by_density) or self.table.row_argument is not None:
-            return None, ""
-        (name,) = (row.name for row in LIKELIHOODS.values() if row.auto_for == "changing noise")
-        likelihood = named_likelihood(name, self.table.y)
+        validation, description = validation_of(self.settings, self.table, examples)
+        effort = EFFORTS[self.settings.effort]
+        combine: Combine = self.settings.combine
+        if not self.recipe.point_loss().validation_loss().log_density:
+            # Weights of a mixture come from log densities.
+            combine = "best"
+        generator = torch.Generator().manual_seed(self.seed)
+        whole = self._splits(choices, validation, generator)
+        state = generator.get_state()
+        some = {}
+        for stacked, parts in whole.items():
+            # The same rows for both.
+            generator.set_state(state)
+            some[stacked] = [_some(part, effort.rows, generator) for part in parts]
+        trainers = Trainers(self.recipe, self.models, some, generator, self.settings.jobs)
+        race = Race(trainers, choices, effort, combine)
         try:
-            self.recipe.check(likelihood)
-        except UnsupportedError:
-            return None, ""
-        return likelihood, name
+            race.run()
+            sampled = any(len(part.training) > effort.rows for part in whole[choices.stacked[0]])
+            if sampled and race.entrants and trainers.end is None:
+                race.widen(whole)
+                race.run()
+            return self._fitted(race, choices, validation, description)
+        finally:
+            close(self.recipe.monitors)
 
-    def update(self, beta: float, mode: str) -> TrainingResult:
-        """Update q(u) with the rows, for this β and mode; hold all other parameters."""
-        recipe = self.recipe
-        posterior, likelihood, _ = self.models[0][0]
-        loss = recipe.point_loss()
-        is_elbo = mode == "elbo" and loss.uses_variance(likelihood)
-        # Square loss gives the mean of the Gaussian model with β = 1, which is updated instead.
-        conjugate = isinstance(likelihood, ConjugateLikelihood)
-        if is_elbo or (conjugate and loss.eliminates == "square_loss"):
-            recipe = as_elbo(recipe)
-            beta = 1.0
-        arguments = self._arguments(recipe, beta)
-        return update(posterior, likelihood, self.table.X, self.table.y, **arguments)
+    def _splits(
+        self, choices: Choices, validation: Validation, generator: torch.Generator
+    ) -> dict[bool, list[Split]]:
+        """Return the splits of the rows, with the columns of the stack and without."""
+        state = generator.get_state()
+        found = {}
+        for stacked in choices.stacked:
+            # The same rows for both.
+            generator.set_state(state)
+            model = self.models.model(replace(choices.first(), stacked=stacked))
+            how = validation
+            if isinstance(how, Given):
+                how = replace(how, X=self.models.inputs(how.X, stacked))
+            found[stacked] = split(how, self.models.data(stacked), *model[:2], generator)
+        return found
 
-    def _arguments(self, recipe: Recipe, beta: float) -> dict[str, Any]:
-        """Return the arguments that `train` and `update` share."""
-        return {
-            "objective": recipe.objective,
-            "rule": recipe.rule,
-            "optimizer": recipe.optimizer,
-            "batch_size": recipe.batch_size,
-            "learning_rate": recipe.learning_rate,
-            "max_steps": recipe.max_steps,
-            "stopping": recipe.stopping,
-            "monitors": recipe.monitors,
-            "beta": beta,
-            "weights": self.table.weights,
-            "generator": self.generator,
-        }
+    def _fitted(
+        self, race: Race, choices: Choices, validation: Validation, description: str
+    ) -> Fitted:
+        """Return the members of the result, trained on all rows."""
+        trainers = race.trainers
+        if not race.entrants:
+            if trainers.last is None or trainers.end is None:
+                raise NumericalError(trainers.failures[0].reason if trainers.failures else "")
+            return Fitted.of(trainers.last, end=trainers.end, untried=tuple(race.untried))
+        path = path_of(race, choices.betas, description)
+        weights = weights_of(race.entrants, race.combine)
+        order = weights.argsort(descending=True, stable=True)
+        order = order[weights[order] > 0]
+        chosen = [race.entrants[i] for i in order.tolist()]
+        coverage = self._coverage(race, chosen, weights[order].tolist())
+        if isinstance(validation, Given):
+            results = [entrant.results[0] for entrant in chosen]
+        else:
+            results = on_all(trainers, chosen, EFFORTS[self.settings.effort].tolerance)
+            if trainers.end is not None:
+                race.untried.append("training on all rows, those for validation too")
+        members = tuple(
+            member_of(result, entrant.candidate.label, entrant.candidate.stacked)
+            for result, entrant in zip(results, chosen, strict=True)
+        )
+        return Fitted(
+            members=members,
+            weights=tuple(weights[order].tolist()),
+            result=results[0],
+            path=path,
+            end=trainers.end,
+            untried=tuple(race.untried),
+            coverage=coverage,
+        )
+
+    def _coverage(
+        self, race: Race, entrants: Sequence[Entrant], weights: Sequence[float]
+    ) -> Coverage:
+        """Return the coverage of the validation examples, each split with its own models."""
+        splits = race.trainers.splits
+        parts = []
+        for k in range(len(entrants[0].results)):
+            part = []
+            for entrant, weight in zip(entrants, weights, strict=True):
+                result = entrant.results[k]
+                data, likelihood = splits[entrant.candidate.stacked][k].examples_for(result)
+                part.append(Predicted(weight, result.posterior, likelihood, data))
+            parts.append(part)
+        return Coverage.of(parts, self.recipe.point_loss())
 
     def _modes(self) -> list[str]:
         """Return the modes to choose from; with "auto" the plain ELBO solution is one of them."""
@@ -246,19 +264,166 @@ class Fit:
             return [self.settings.beta]
         if self.recipe.collapsed is not None:
             return [1.0]
-        num_inducing = self.models[0][0].posterior.Z.shape[-2]
-        if self.recipe.chosen_batch_size(len(self.table.y), num_inducing) is not None:
+        number = self.models.num_inducing
+        if self.recipe.chosen_batch_size(len(self.table.y), number) is not None:
             return list(_BETAS_IN_BATCHES)
         grid = beta_grid(max(1, round(self.table.count)))
         return grid[::2] if len(grid) % 2 else [*grid[::2], grid[-1]]
 
-    def _validation(self, examples: Given | None) -> tuple[Validation, str]:
-        """Return how candidates are validated, and a description of it."""
-        if examples is not None:
-            return examples, f"{len(examples.y)} examples given for validation"
-        n = len(self.table.y)
-        fraction = self.settings.validation_fraction
-        if fraction == "auto" and n < _ROWS_FOR_FOLDS:
-            return Folds(_FOLDS), f"all {n} examples, in {min(_FOLDS, n)} folds"
-        held_out = HoldOut(_HELD_OUT if fraction == "auto" else fraction)
-        return held_out, f"{max(1, round(held_out.fraction * n))} of {n} examples, held out"
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Continuation:
+    """The settings, rows and trained members of a call that continues an earlier fit."""
+
+    settings: FitSettings
+    """Parameters of the call."""
+
+    recipe: Recipe
+    """Objective, rule, optimiser and stopping rule of every run."""
+
+    table: TrainingTable
+    """The training rows."""
+
+    members: Sequence[Member]
+    """Copies of the trained members, with the row values of the table."""
+
+    weights: Sequence[float]
+    """Their weights."""
+
+    columns: Float[Tensor, "n k"] | None
+    """The scaled columns of the stack; None without a stack."""
+
+    seed: int
+    """Seed of the runs."""
+
+    @property
+    def likelihood(self) -> Likelihood:
+        """A likelihood with the row values of the table."""
+        return self.members[0].likelihood
+
+    def data(self, stacked: bool) -> Data:
+        """Return the rows as examples, with the columns of the stack or without."""
+        X = self.table.X
+        if stacked and self.columns is not None:
+            X = torch.cat([X, self.columns], 1)
+        return Data(X, self.table.y, self.table.weights)
+
+    def train(self, examples: Given | None) -> Fitted:
+        """Train all parameters of each member on the rows, or one member along the given β."""
+        for member in self.members:
+            data = self.data(member.stacked)
+            check_data("fit", data, member.posterior, member.likelihood)
+            check_own(member.likelihood, data.y)
+        if self.settings.betas:
+            return self._along(examples)
+        results = [self._trained(member) for member in self.members]
+        return self._fitted(results)
+
+    def _trained(self, member: Member) -> TrainingResult:
+        mode, beta = member.hyperparameters, member.beta
+        recipe = self.recipe
+        if self.settings.beta != "auto" and mode != "elbo":
+            beta = self.settings.beta
+        if mode == "elbo":
+            recipe, beta = as_elbo(recipe), 1.0
+        data = self.data(member.stacked)
+        result = train(
+            member.posterior,
+            member.likelihood,
+            data.X,
+            data.y,
+            hyperparameters="fixed" if mode == "fixed" else "joint",
+            start="scratch",
+            **arguments_of(recipe, data, beta, self.seed),
+        )
+        return replace(result, objective=self.recipe.name, hyperparameters=mode)
+
+    def update(self) -> Fitted:
+        """Update q(u) of each member with the rows; hold all other parameters."""
+        return self._fitted([self._updated(member) for member in self.members])
+
+    def _updated(self, member: Member) -> TrainingResult:
+        recipe, beta, likelihood = self.recipe, member.beta, member.likelihood
+        loss = recipe.point_loss()
+        is_elbo = member.hyperparameters == "elbo" and loss.uses_variance(likelihood)
+        # Square loss gives the mean of the Gaussian model with β = 1, which is updated instead.
+        conjugate = isinstance(likelihood, ConjugateLikelihood)
+        if is_elbo or (conjugate and loss.eliminates == "square_loss"):
+            recipe = as_elbo(recipe)
+            beta = 1.0
+        data = self.data(member.stacked)
+        arguments = arguments_of(recipe, data, beta, self.seed)
+        return update(member.posterior, likelihood, data.X, data.y, **arguments)
+
+    def _fitted(self, results: Sequence[TrainingResult]) -> Fitted:
+        """Return the members after their training, with the same weights."""
+        members = tuple(
+            replace(
+                member,
+                posterior=result.posterior,
+                likelihood=result.likelihood.rows.without(result.likelihood),
+            )
+            for member, result in zip(self.members, results, strict=True)
+        )
+        return Fitted(members, tuple(self.weights), results[0])
+
+    def _along(self, examples: Given | None) -> Fitted:
+        """Train the member for each of the given β, and choose one by validation."""
+        (member,) = self.members
+        validation, description = validation_of(self.settings, self.table, examples)
+        data = self.data(member.stacked)
+        path = beta_path.path_of(
+            self.recipe,
+            Model(member.posterior, member.likelihood),
+            data,
+            betas=self.settings.betas,
+            validation=validation,
+            hyperparameters=self.settings.hyperparameters,
+            checkpoints=None,
+            generator=torch.Generator(data.X.device).manual_seed(self.seed),
+            start="given",
+        )
+        result = path.best
+        return Fitted.of(result, path=replace(path, validation=description))
+
+
+def _some(part: Split, number: int, generator: torch.Generator) -> Split:
+    """Return the split with at most that number of training examples, drawn at random."""
+    n = len(part.training)
+    if n <= number:
+        return part
+    rows = torch.randperm(n, generator=generator)[:number].to(part.training.X.device)
+    some = part.training.take(rows)
+    return replace(part, training=some, likelihood=part.likelihood.for_rows(rows))
+
+
+def validation_of(
+    settings: FitSettings, table: TrainingTable, examples: Given | None
+) -> tuple[Validation, str]:
+    """Return how candidates are validated, and a description of it."""
+    if examples is not None:
+        return examples, f"{len(examples.y)} examples given for validation"
+    n = len(table.y)
+    fraction = settings.validation_fraction
+    if fraction == "auto" and n < _ROWS_FOR_FOLDS:
+        return Folds(_FOLDS), f"all {n} examples, in {min(_FOLDS, n)} folds"
+    held_out = HoldOut(_HELD_OUT if fraction == "auto" else fraction)
+    return held_out, f"{max(1, round(held_out.fraction * n))} of {n} examples, held out"
+
+
+def arguments_of(recipe: Recipe, data: Data, beta: float, seed: int) -> dict[str, Any]:
+    """Return the arguments that `train` and `update` share."""
+    return {
+        "objective": recipe.objective,
+        "rule": recipe.rule,
+        "optimizer": recipe.optimizer,
+        "batch_size": recipe.batch_size,
+        "learning_rate": recipe.learning_rate,
+        "max_steps": recipe.max_steps,
+        "stopping": recipe.stopping,
+        "monitors": recipe.monitors,
+        "beta": beta,
+        "weights": data.weights,
+        "generator": torch.Generator(data.X.device).manual_seed(seed),
+    }

@@ -1,7 +1,10 @@
 """Define a member of the mixture that an estimator predicts with."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import final
+from typing import Any, final
+
+import numpy as np
 
 from directgp.likelihoods.base import Likelihood
 from directgp.posteriors.sparse import SparsePosterior
@@ -32,3 +35,12 @@ class Member:
 
     loss: float | None = None
     """Mean validation loss, in units of the targets; None without validation."""
+
+
+def set_members(model: Any, members: Sequence[Member], weights: Sequence[float]) -> None:
+    """Set the members of a fitted estimator, the heaviest first, and no stack."""
+    model.members_ = tuple(members)
+    model.weights_ = np.array(weights, dtype=np.float64)
+    model.posterior_ = members[0].posterior
+    model.likelihood_ = members[0].likelihood
+    model.stack_ = None

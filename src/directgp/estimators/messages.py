@@ -10,13 +10,13 @@ from jaxtyping import Bool, Num, Shaped
 from sklearn.exceptions import ConvergenceWarning
 
 from directgp.errors import DirectGPWarning
-from directgp.estimators.fitting import Fit, Fitted
+from directgp.estimators.fitting import Continuation, Fit, Fitted
 from directgp.estimators.preprocessing import Scalings, TrainingTable
 from directgp.estimators.validation import FeatureNames
 from directgp.likelihoods.capabilities import ParameterText, parameter_texts
 from directgp.metrics import COVERAGE
+from directgp.race.coverage import Group
 from directgp.text import number, plural
-from directgp.training.coverage import Group
 from directgp.training.result import BetaPath, Status, TrainingResult
 
 _MIN_REPEATED_SHARE = 0.01
@@ -203,10 +203,7 @@ def training_findings(
 def narrow_intervals(
     fitted: Fitted, scalings: Scalings, names: FeatureNames | None
 ) -> Iterator[str]:
-    """Warn where 90 % intervals hold too few targets.
-
-    Also warn if a candidate of lower loss was not taken for this reason.
-    """
+    """Warn where 90 % intervals hold too few targets."""
     intervals = f"{100 * COVERAGE:.0f} % intervals"
     kind = "validation" if fitted.path is not None and fitted.path.points else "training"
 
@@ -224,13 +221,6 @@ def narrow_intervals(
             f"{number(ends[0], 4)} to {number(ends[1], 4)}"
         )
 
-    if fitted.replaced is not None:
-        name, group = fitted.replaced
-        yield (
-            f"The loss alone would have chosen {name}, but its {intervals} hold only "
-            f"{place(group)}. Another candidate, with nearly the same loss, covers clearly better "
-            "and was taken."
-        )
     if narrow := fitted.coverage.narrow:
         more = len(narrow) - 1
         rest = f", and too few in {plural(more, 'other part')} of the table" if more else ""
@@ -264,13 +254,14 @@ def not_converged(result: TrainingResult, compared: bool = False) -> Iterator[st
     )
 
 
-def findings_of_fit(model: Any, fit: Fit, fitted: Fitted) -> Iterator[str]:
+def findings_of_fit(model: Any, fit: Fit | Continuation, fitted: Fitted) -> Iterator[str]:
     """Yield the warnings about the training rows and the result of `fit`."""
     names = _names(model, fit.table.scalings)
     num_inducing = None
     if isinstance(fit.settings.inducing, str) and fit.settings.num_inducing != "auto":
         num_inducing = fit.settings.num_inducing
-    yield from row_findings(fit.table, names, num_inducing, fit.warm)
+    warm = isinstance(fit, Continuation)
+    yield from row_findings(fit.table, names, num_inducing, warm)
     yield from training_findings(fitted.result, fitted.path, names, model.n_features_in_)
     yield from narrow_intervals(fitted, fit.table.scalings, names)
     if fitted.end is not None and fitted.end.status is Status.BUDGET:

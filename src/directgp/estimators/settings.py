@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from gpytorch.kernels import Kernel
 from sklearn.utils import check_random_state
-from sklearn.utils._param_validation import Interval, Options, StrOptions
+from sklearn.utils._param_validation import HasMethods, Interval, Options, StrOptions
 
 from directgp.environment import cores
 from directgp.errors import refuse, require
@@ -19,9 +19,9 @@ from directgp.log_expectations.api import check_device, named_rule
 from directgp.log_expectations.rule import Rule
 from directgp.objectives.base import PointLoss
 from directgp.posteriors.prior import MeanName
+from directgp.race.race import EFFORTS, Combine
 from directgp.registry import KernelName, Task
 from directgp.training.callbacks import TimeBudget
-from directgp.training.race import EFFORTS
 from directgp.training.run import LossRange, Monitor, OptimizerName, Recipe, RelativeDecrease
 
 _POSITIVE = Interval(Integral, 1, None, closed="left")
@@ -50,6 +50,8 @@ CONSTRAINTS: dict[str, list[Any]] = {
     "time_budget": [Interval(Real, 0, None, closed="neither"), None],
     "n_jobs": [Integral, None],
     "missing": [StrOptions({"error", "impute"})],
+    "combine": [StrOptions({"mixture", "best"})],
+    "stack": [StrOptions({"auto", "trees"}), None, HasMethods(["fit"]), "array-like"],
 }
 """Constraints of the parameters other than likelihood, objective and rule."""
 
@@ -62,6 +64,8 @@ STRUCTURE = (
     "inducing",
     "standardize",
     "missing",
+    "combine",
+    "stack",
 )
 """Parameters that define the model; a warm start cannot change them."""
 
@@ -79,6 +83,9 @@ _NATS = 0.005
 
 _MIN_TOLERANCE = 5e-6
 """Smallest default tolerance of the decrease of the mean loss."""
+
+_ROWS_FOR_TREES = 100
+"""Rows from which "auto" tries boosted trees."""
 
 _MIN_INDUCING = 50
 """Smallest number of inducing inputs that "auto" starts with, if there are as many rows."""
@@ -225,6 +232,26 @@ class FitSettings:
 
     missing: Literal["error", "impute"]
     """What happens with NaN in X."""
+
+    combine: Combine
+    """Whether the result is a mixture of candidates, or the best one."""
+
+    stack: Any
+    """Models whose out-of-fold predictions are features: None, "auto", "trees" or estimators."""
+
+    def stacks(self, num_rows: int) -> tuple[bool, ...]:
+        """Return whether candidates see the columns of a stack; the first is preferred.
+
+        "auto" tries boosted trees where β is chosen, too, for tables with enough rows.
+        """
+        if self.stack is None:
+            return (False,)
+        if not isinstance(self.stack, str) or self.stack != "auto":
+            return (True,)
+        # A kernel or inducing inputs of the user are for the features alone.
+        plain = isinstance(self.kernel, str) and isinstance(self.inducing, str)
+        tried = plain and self.beta == "auto" and num_rows >= _ROWS_FOR_TREES
+        return (True, False) if tried else (False,)
 
     @property
     def torch_dtype(self) -> torch.dtype:

@@ -2,8 +2,8 @@
 
 import copy
 import math
-from collections.abc import Iterator, Sequence
-from typing import Any, cast
+from collections.abc import Callable, Iterator, Sequence
+from typing import cast, final
 
 import numpy as np
 import torch
@@ -25,6 +25,7 @@ from directgp.estimators.settings import FitSettings
 from directgp.estimators.validation import explained
 from directgp.integration.contract import has
 from directgp.likelihoods.base import Likelihood
+from directgp.likelihoods.capabilities import GaussianPredictive
 from directgp.likelihoods.starts import (
     UnlikeLatents,
     latent_starts,
@@ -34,10 +35,12 @@ from directgp.likelihoods.starts import (
 )
 from directgp.likelihoods.units import in_units
 from directgp.posteriors.inducing import InducingName, choose_inducing
-from directgp.posteriors.prior import MeanName, Prior
+from directgp.posteriors.prior import Prior
 from directgp.posteriors.sparse import SparsePosterior
+from directgp.race.candidates import Candidate, Choices
+from directgp.race.race import EFFORTS
 from directgp.registry import LIKELIHOODS, KernelName, Task, likelihoods_of
-from directgp.training.data import Model
+from directgp.training.data import Data, Model
 from directgp.training.run import Recipe
 
 Targets = Float[Tensor, " n"]
@@ -174,7 +177,27 @@ def _likelihoods(
             errors.append(error)
     if not usable:
         raise errors[0]
-    return usable
+    return usable | _changing_noise(settings, recipe, table, list(usable.values()))
+
+
+def _changing_noise(
+    settings: FitSettings, recipe: Recipe, table: TrainingTable, usable: Sequence[Likelihood]
+) -> dict[str, Likelihood]:
+    """Return the likelihood of noise that depends on X, where "auto" may take it."""
+    # Likelihoods with f on another scale have noise that depends on the mean already.
+    plain = has(usable[0], GaussianPredictive) and not any(each.latent_scale for each in usable)
+    # The kernel of a user may be for a single function.
+    open_choice = settings.likelihood == "auto" and isinstance(settings.kernel, str)
+    by_density = recipe.point_loss().validation_loss().log_density
+    if not (plain and open_choice and by_density) or table.row_argument is not None:
+        return {}
+    (name,) = (row.name for row in LIKELIHOODS.values() if row.auto_for == "changing noise")
+    likelihood = named_likelihood(name, table.y)
+    try:
+        recipe.check(likelihood)
+    except UnsupportedError:
+        return {}
+    return {name: likelihood}
 
 
 def _candidate(
@@ -200,43 +223,139 @@ def _candidate(
 # Models
 
 
-def starting_models(
-    settings: FitSettings,
-    *,
-    recipe: Recipe,
-    table: TrainingTable,
-    num_inducing: int,
-    seed: int,
-) -> list[list[Model]]:
-    """Return for each kernel one model per likelihood that the objective supports."""
-    if isinstance(settings.kernel, Kernel):
-        check_kernel(settings.kernel, table.X.shape[1])
-        remedy = "Set ard_num_dims of the kernel itself."
-        got = repr(settings.ard)
-        require(settings.ard == "auto", "ard with a kernel of your own", "'auto'", got, remedy)
-    likelihoods = _likelihoods(settings, recipe, table)
-    Z = _inducing(settings.inducing, table, num_inducing, seed)
-    priors: dict[str, dict[str, Prior]] = {}
-    for likelihood in likelihoods.values():
-        scale = likelihood.latent_scale
-        if scale not in priors:
-            latent = rough_latent(likelihood, table.y)
-            priors[scale] = _priors(settings, settings.mean_for(scale), table.X, latent)
-    return [
-        [
-            Model(
-                with_latents_of(
-                    likelihood,
-                    SparsePosterior(copy.deepcopy(priors[likelihood.latent_scale][kernel]), Z),
-                    table.y,
-                ),
-                copy.deepcopy(likelihood),
-                f"{kernel}, {name}",
-            )
-            for name, likelihood in likelihoods.items()
+@final
+class Models:
+    """Makes the untrained models of candidates, from the rows of a table.
+
+    `columns` are those of the stack, scaled, and `stacked_inputs` adds them to scaled inputs.
+    """
+
+    def __init__(
+        self,
+        settings: FitSettings,
+        recipe: Recipe,
+        table: TrainingTable,
+        seed: int,
+        columns: Float[Tensor, "n k"] | None = None,
+        stacked_inputs: Callable[[Float[Tensor, "m d"]], Float[Tensor, "m e"]] | None = None,
+    ) -> None:
+        if isinstance(settings.kernel, Kernel):
+            more = 0 if columns is None else columns.shape[1]
+            check_kernel(settings.kernel, table.X.shape[1] + more)
+            remedy = "Set ard_num_dims of the kernel itself."
+            got = repr(settings.ard)
+            require(settings.ard == "auto", "ard with a kernel of your own", "'auto'", got, remedy)
+        self._settings = settings
+        self._table = table
+        self._seed = seed
+        self._stacked_inputs = stacked_inputs
+        self.likelihoods = _likelihoods(settings, recipe, table)
+        """Likelihoods that the objective supports, by name, with the row values of the table."""
+        self.num_inducing = settings.inducing_number(len(table.X))
+        """Number of inducing inputs at the start."""
+        self._data = {False: Data(table.X, table.y, table.weights)}
+        if columns is not None:
+            both = torch.cat([table.X, columns], 1)
+            self._data[True] = Data(both, table.y, table.weights)
+        self._inputs: dict[bool, Float[Tensor, "m d"]] = {}
+        self._models: dict[tuple[object, ...], Model] = {}
+
+    def data(self, stacked: bool) -> Data:
+        """Return the rows as examples, with the columns of the stack or without."""
+        return self._data[stacked]
+
+    def inputs(self, scaled: Float[Tensor, "m d"], stacked: bool) -> Float[Tensor, "m e"]:
+        """Return scaled inputs of new rows, with the columns of the stack or without."""
+        return self._stacked_inputs(scaled) if stacked and self._stacked_inputs else scaled
+
+    def model(self, candidate: Candidate) -> Model:
+        """Return the untrained model of a candidate, with the row values of all rows."""
+        stacked, kernel, ard = candidate.stacked, candidate.kernel, candidate.ard
+        key = stacked, kernel, ard, candidate.likelihood, candidate.own_kernels
+        if key not in self._models:
+            likelihood = copy.deepcopy(self.likelihoods[candidate.likelihood])
+            prior = self._prior(stacked, kernel, ard, likelihood)
+            posterior = SparsePosterior(prior, self._inducing(stacked))
+            posterior = with_latents_of(likelihood, posterior, self._table.y)
+            if candidate.own_kernels:
+                posterior = posterior.with_own_kernels()
+            self._models[key] = Model(posterior, likelihood)
+        return self._models[key]
+
+    def _prior(self, stacked: bool, kernel: str, ard: bool, likelihood: Likelihood) -> Prior:
+        """Return the prior of the user's kernel, or of a named one."""
+        X = self.data(stacked).X
+        latent = rough_latent(likelihood, self._table.y)
+        mean = self._settings.mean_for(likelihood.latent_scale)
+        own = self._settings.kernel
+        if not isinstance(own, Kernel):
+            name = cast(KernelName, kernel)
+            return Prior.from_data(X, latent, kernel=name, ard=ard, mean=mean)
+        function: Mean = ConstantMean() if mean == "constant" else ZeroMean()
+        if isinstance(function, ConstantMean) and latent is not None:
+            function.constant = latent.mean()
+        return Prior(copy.deepcopy(own), function, dtype=X.dtype).to(X.device)
+
+    def _inducing(self, stacked: bool) -> Float[Tensor, "m d"]:
+        """Return scaled inducing inputs, chosen by a method or given in the units of X."""
+        if stacked not in self._inputs:
+            self._inputs[stacked] = self._chosen_inducing(stacked)
+        return self._inputs[stacked]
+
+    def _chosen_inducing(self, stacked: bool) -> Float[Tensor, "m d"]:
+        X = self.data(stacked).X
+        inducing = self._settings.inducing
+        if isinstance(inducing, str):
+            generator = torch.Generator().manual_seed(self._seed)
+            name = cast(InducingName, inducing)
+            chosen = choose_inducing(X, self.num_inducing, name, generator)
+            return torch.round(chosen * GRID) / GRID
+        scalings = self._table.scalings
+        imputation = scalings.imputation
+        d = self._table.X.shape[1] if imputation is None else len(imputation.medians)
+        name = "inducing of fit"
+        allowed = f"finite, of shape (m, {d}), in the units of X"
+        with explained(f"{name} must be {allowed}"):
+            Z: np.ndarray = check_array(inducing, dtype=np.float64, input_name="inducing")
+        require(Z.shape[1] == d, name, allowed, f"shape {Z.shape}")
+        scaled = torch.as_tensor(scalings.scaled_inputs(Z)).to(X)
+        return self.inputs(scaled, stacked)
+
+    def choices(self, modes: Sequence[str], betas: Sequence[float]) -> Choices:
+        """Return what the settings leave open."""
+        settings, rows = self._settings, len(self._table.X)
+        kernel = settings.kernel
+        kernels = (type(kernel).__name__,) if isinstance(kernel, Kernel) else _kernels(kernel)
+        effort = EFFORTS[settings.effort]
+        most = min(effort.most_inducing, rows // effort.rows_per_inducing)
+        alike = [
+            each.num_latent > 1 and not has(each, UnlikeLatents)
+            for each in self.likelihoods.values()
         ]
-        for kernel in next(iter(priors.values()))
-    ]
+        return Choices(
+            kernels=kernels,
+            ard=self._ard(),
+            likelihoods=tuple(self.likelihoods),
+            modes=tuple(modes),
+            betas=tuple(betas),
+            stacked=settings.stacks(rows),
+            num_inducing=self.num_inducing,
+            most_inducing=most if settings.grows else 0,
+            own_kernels=any(alike) and isinstance(kernel, str),
+        )
+
+    def _ard(self) -> tuple[bool, ...]:
+        """Return whether each feature may have a lengthscale; the first is preferred."""
+        rows, d = self._table.X.shape
+        if isinstance(self._settings.kernel, Kernel):
+            return (False,)
+        many = rows >= _ROWS_FOR_ARD * d
+        both = self._settings.ard == "auto" and d > 1
+        return (many, not many) if both else (self._settings.ard is True,)
+
+
+def _kernels(kernel: str) -> tuple[str, ...]:
+    return _KERNELS if kernel == "auto" else (kernel,)
 
 
 def with_latents_of(
@@ -251,46 +370,6 @@ def with_latents_of(
     if starts := latent_starts(likelihood, y):
         posterior.prior = prior.with_starts(starts)
     return posterior
-
-
-def _inducing(inducing: Any, table: TrainingTable, number: int, seed: int) -> Float[Tensor, "m d"]:
-    """Return scaled inducing inputs, chosen by a method or given in the units of X."""
-    X = table.X
-    if isinstance(inducing, str):
-        generator = torch.Generator().manual_seed(seed)
-        chosen = choose_inducing(X, number, cast(InducingName, inducing), generator)
-        return torch.round(chosen * GRID) / GRID
-    imputation = table.scalings.imputation
-    d = X.shape[1] if imputation is None else len(imputation.medians)
-    name = "inducing of fit"
-    allowed = f"finite, of shape (m, {d}), in the units of X"
-    with explained(f"{name} must be {allowed}"):
-        Z: np.ndarray = check_array(inducing, dtype=np.float64, input_name="inducing")
-    require(Z.shape[1] == d, name, allowed, f"shape {Z.shape}")
-    return torch.as_tensor(table.scalings.scaled_inputs(Z)).to(X)
-
-
-def _priors(
-    settings: FitSettings, mean: MeanName, X: Float[Tensor, "n d"], latent: Targets | None
-) -> dict[str, Prior]:
-    """Return the prior of the user's kernel, or of a named one without and with ARD."""
-    kernel = settings.kernel
-    if isinstance(kernel, Kernel):
-        function: Mean = ConstantMean() if mean == "constant" else ZeroMean()
-        if isinstance(function, ConstantMean) and latent is not None:
-            function.constant = latent.mean()
-        prior = Prior(copy.deepcopy(kernel), function, dtype=X.dtype)
-        return {type(kernel).__name__: prior.to(X.device)}
-    names = _KERNELS if kernel == "auto" else (cast(KernelName, kernel),)
-    # Of two that validation cannot tell apart, the first is taken.
-    many = len(X) >= _ROWS_FOR_ARD * X.shape[-1]
-    both = settings.ard == "auto" and X.shape[-1] > 1
-    choices = (many, not many) if both else (settings.ard is True,)
-    return {
-        f"{name} ARD" if ard else name: Prior.from_data(X, latent, kernel=name, ard=ard, mean=mean)
-        for name in names
-        for ard in choices
-    }
 
 
 def check_kernel(kernel: Kernel, d: int) -> None:

@@ -309,7 +309,13 @@ class PathPoint:
     """Why the training stopped, in one word; empty for a candidate of a search."""
 
     rmse: float | None = None
-    """Root of the mean square error of E[y] on the validation examples of a search."""
+    """Root of the mean square error of E[y] on the validation examples of a race."""
+
+    label: str = ""
+    """The candidate in words; empty in the path of one model."""
+
+    weight: float | None = None
+    """Weight in the mixture of a race."""
 
     @property
     def trained(self) -> TrainingResult:
@@ -350,8 +356,16 @@ class BetaPath:
     """Kernels and likelihoods that were compared before the candidates, the simplest first."""
 
     replaced: str = ""
-    """Candidate that the chosen one replaced, because intervals of the chosen one cover clearly
-    better."""
+    """Candidate that the chosen one replaced in a search of earlier versions."""
+
+    mixture_loss: float | None = None
+    """Mean validation loss of the mixture, each row with weights that have not seen it."""
+
+    mixture_error: float | None = None
+    """Standard error of the loss of the mixture."""
+
+    decisions: tuple[str, ...] = ()
+    """What a race decided and why, in sentences."""
 
     @property
     def best(self) -> TrainingResult:
@@ -385,9 +399,13 @@ class BetaPath:
                 tried, loss=None if tried.loss is None else scale**power * tried.loss + shift
             )
 
+        mixture = {}
+        if self.mixture_loss is not None and self.mixture_error is not None:
+            mixture["mixture_loss"] = scale**power * self.mixture_loss + shift
+            mixture["mixture_error"] = scale**power * self.mixture_error
         points = tuple(map(point, self.points))
         models = tuple(map(model, self.models))
-        return replace(self, points=points, models=models)
+        return replace(self, points=points, models=models, **mixture)
 
     def to_json(self) -> dict[str, Any]:
         """Return the path without models as plain values, for a model file."""
@@ -395,7 +413,7 @@ class BetaPath:
         plain = asdict(replace(self, points=points))
         for point in plain["points"]:
             del point["result"]
-        lists = ("points", "failed", "grid", "models")
+        lists = ("points", "failed", "grid", "models", "decisions")
         return plain | {name: list(plain[name]) for name in lists}
 
     @classmethod
@@ -415,6 +433,7 @@ class BetaPath:
                 "failed": tuple(Failure(**dict(entry)) for entry in spec.failed),
                 "grid": tuple(spec.grid),
                 "models": tuple(ModelTried(**dict(entry)) for entry in spec.models),
+                "decisions": tuple(spec.decisions),
             }
         )
 
@@ -428,6 +447,8 @@ class _PointSpec(Strict):
     difference_error: float
     status: Name = ""
     rmse: float | None = None
+    label: Name = ""
+    weight: float | None = None
 
 
 class _FailureSpec(Strict):
@@ -455,6 +476,9 @@ class _PathSpec(Strict):
     grid: list[Size]
     models: list[_ModelSpec]
     replaced: Name = ""
+    mixture_loss: float | None = None
+    mixture_error: float | None = None
+    decisions: list[Text] = []
 
     @field_validator("failed", mode="before")
     @classmethod

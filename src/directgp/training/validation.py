@@ -100,23 +100,24 @@ class Split:
         """Return the validation examples, and the likelihood of a result for them."""
         return self.validation, for_rows_of(result.likelihood, self.validation_likelihood)
 
+    @property
+    def shares(self) -> Float[Tensor, " v"] | None:
+        """Weights of the validation examples over their mean; None without weights."""
+        weights = self.validation.weights
+        return None if weights is None else weights / self.mean_weight
+
     def losses(self, result: TrainingResult, loss: PointLoss) -> Float[Tensor, " v"]:
         """Return the loss of each validation example, times its relative weight."""
-        return self.judged(result, loss)[0]
+        losses = self.judged(result, loss)[0]
+        shares = self.shares
+        return losses if shares is None else torch.where(shares > 0, shares * losses, 0.0)
 
     def judged(self, result: TrainingResult, loss: PointLoss) -> tuple[Row, Row]:
-        """Return loss and square error of each validation example, times its relative weight."""
+        """Return loss and square error of each validation example."""
         data, likelihood = self.examples_for(result)
         marginals = result.posterior.predict(data.X)
-        y = data.y
         with torch.no_grad():
-            columns = loss(likelihood, y, marginals), square_errors(likelihood, y, marginals)
-        weights = self.validation.weights
-        if weights is None:
-            return columns
-        share = weights / self.mean_weight
-        losses, squares = (torch.where(weights > 0, share * rows, 0.0) for rows in columns)
-        return losses, squares
+            return loss(likelihood, data.y, marginals), square_errors(likelihood, data.y, marginals)
 
 
 def for_rows_of(likelihood: Likelihood, of_rows: Likelihood) -> Likelihood:

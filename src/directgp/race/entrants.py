@@ -1,0 +1,387 @@
+"""Train candidates on every split of the examples, several at once."""
+
+import copy
+import math
+import time
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
+from threading import Event, Lock
+from typing import Protocol, cast, final
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+from typing_extensions import override
+
+from directgp.errors import NumericalError
+from directgp.numerics.arrays import one_thread
+from directgp.race.candidates import Candidate
+from directgp.race.starts import start_of
+from directgp.shapes import Row
+from directgp.training.beta_path import brief
+from directgp.training.callbacks import Cancel
+from directgp.training.data import Data, Model
+from directgp.training.lbfgs import Learnt
+from directgp.training.result import (
+    INTERRUPTED,
+    Failure,
+    Phase,
+    Progress,
+    StageResult,
+    Status,
+    Stop,
+    TrainingResult,
+)
+from directgp.training.run import Monitor, Recipe, close
+from directgp.training.trainer import Trainer, elbo_run, fixed_run, joint_run
+from directgp.training.validation import Split, for_rows_of
+
+FIRST_STEPS = 25
+"""Steps of a candidate before it is first compared."""
+
+
+class StartingModels(Protocol):
+    """Makes untrained models."""
+
+    def model(self, candidate: Candidate) -> Model:
+        """Return the untrained model of a candidate, with the row values of all examples."""
+
+    def data(self, stacked: bool) -> Data:
+        """Return all examples, with the columns of the stack or without."""
+
+
+@final
+@dataclass(frozen=True)
+class Entrant:
+    """A candidate, trained on every split so far."""
+
+    candidate: Candidate
+    """Model and objective."""
+
+    results: tuple[TrainingResult, ...]
+    """The trained model of each split."""
+
+    losses: Float[Tensor, " v"]
+    """The loss of every validation example."""
+
+    shares: Float[Tensor, " v"] | None = None
+    """Weights of the validation examples, of mean 1; None without weights."""
+
+    rmse: float = math.nan
+    """Root of the mean square error of the predictions."""
+
+    steps: int = 0
+    """Steps of this candidate, after those that it started from."""
+
+    rate: float = math.inf
+    """Fall of the loss in one of its last steps, over the cost of the step."""
+
+    learnt: tuple[Learnt, ...] = ()
+    """What L-BFGS knows of each split."""
+
+    base: tuple[TrainingResult, ...] = ()
+    """The ELBO solutions whose hyperparameters a fixed run holds."""
+
+    @property
+    def weighted(self) -> Float[Tensor, " v"]:
+        """Losses times the relative weights of their examples."""
+        return self.losses if self.shares is None else self.shares * self.losses
+
+    @property
+    def loss(self) -> float:
+        """Mean validation loss; infinite where it is NaN."""
+        mean = float(self.weighted.mean())
+        return math.inf if math.isnan(mean) else mean
+
+    @property
+    def cost(self) -> float:
+        """Return the time of a step over that of one latent with 100 inducing inputs, about."""
+        m, latents = self.candidate.num_inducing, self.results[0].likelihood.num_latent
+        # The log loss of several latents is an integral over each.
+        each = latents if latents == 1 or self.candidate.mode == "elbo" else 4 * latents
+        return each * max(1.0, m * (m + 100) / 20_000)
+
+    def is_beaten(self, by: "Entrant", errors: float = 2.0) -> bool:
+        """Return whether another one has the lower mean loss, by that many standard errors."""
+        gap = (self.weighted - by.weighted).double()
+        if not bool(torch.isfinite(gap).all()):
+            return not math.isfinite(self.loss)
+        error = float(gap.std()) / len(gap) ** 0.5 if len(gap) > 1 else math.inf
+        return float(gap.mean()) > errors * error
+
+
+@final
+@dataclass
+class OneAtATime(Monitor):
+    """Calls a monitor from several threads, and ends their runs where Ctrl-C was pressed."""
+
+    monitor: Monitor
+    lock: Lock
+    interrupted: Event
+
+    @override
+    def __call__(self, progress: Progress) -> Stop | None:
+        with self.lock:
+            stop = self.monitor(progress)
+        return INTERRUPTED if self.interrupted.is_set() else stop
+
+    @override
+    def reset(self) -> None:
+        with self.lock:
+            self.monitor.reset()
+
+    @override
+    def close(self) -> None:
+        close([self.monitor])
+
+
+Task = Callable[[], TrainingResult | NumericalError | None]
+"""A run; None where the race was ended before it."""
+
+
+@final
+@dataclass
+class Trainers:
+    """Trains entrants of a race; a run that fails or is ended leaves its entrant as it was."""
+
+    recipe: Recipe
+    """Objective, rule, optimiser and callbacks of every run."""
+
+    models: StartingModels
+    """Makes untrained models."""
+
+    splits: Mapping[bool, Sequence[Split]]
+    """The splits with the columns of the stack (True) and without."""
+
+    generator: torch.Generator
+    """Source of seeds, on the CPU: every device takes the same decisions."""
+
+    n_jobs: int = 1
+    """Number of runs at once."""
+
+    parts: int = 1
+    """An estimate of the number of runs, for callbacks."""
+
+    failures: list[Failure] = field(default_factory=list, init=False)
+    """Runs that raised an error."""
+
+    end: StageResult | None = field(default=None, init=False)
+    """The run that a budget, a callback or Ctrl-C ended, and the race with it."""
+
+    last: TrainingResult | None = field(default=None, init=False)
+    """The last result, where the race was ended before the first comparison."""
+
+    def __post_init__(self) -> None:
+        self.since, self._part = time.perf_counter(), 0
+        self._bases: dict[tuple[bool, bool, str], Entrant | None] = {}
+        self._interrupted, lock = Event(), Lock()
+        if self.n_jobs != 1:
+            given = self.recipe.monitors
+            guarded = [OneAtATime(each, lock, self._interrupted) for each in given or [Cancel()]]
+            self.recipe = replace(self.recipe, monitors=guarded)
+
+    @property
+    def in_nats(self) -> bool:
+        """Whether the validation loss is minus a log density."""
+        return self.recipe.point_loss().validation_loss().log_density
+
+    def by_adam(self, candidate: Candidate) -> bool:
+        """Return whether Adam trains a candidate on the splits."""
+        number = len(self.splits[candidate.stacked][0].training)
+        return self.recipe.chosen_optimizer(number, candidate.num_inducing) == "adam"
+
+    def base(self, candidate: Candidate, name: str) -> Entrant | None:
+        """Return the ELBO solution, after a few steps, that candidates of a scale of f start from.
+
+        `name` is the first likelihood of this scale. None where training failed or was ended.
+        """
+        key = candidate.stacked, candidate.ard, name
+        if key not in self._bases:
+            first = replace(
+                candidate, likelihood=name, mode="elbo", beta=1.0, own_kernels=False
+            )
+            self._bases[key] = self._begun(first)
+        return self._bases[key]
+
+    def _begun(self, candidate: Candidate) -> Entrant | None:
+        """Return an ELBO candidate after its first steps, from the untrained model."""
+        model = self.models.model(candidate)
+        results = []
+        for k, part in enumerate(self.splits[candidate.stacked]):
+            if self.end is not None:
+                return None
+            trainer = self.trainer(part.training, candidate.label, k)
+            start = model._replace(likelihood=for_rows_of(model.likelihood, part.likelihood))
+            recipe = self._recipe_of(candidate, FIRST_STEPS)
+            try:
+                results.append(self.noted(elbo_run(trainer, recipe, start, near=True)))
+            except NumericalError as error:
+                self._failed(candidate, error)
+                return None
+        return None if self.end is not None else self.judged(candidate, results)
+
+    def start(self, candidate: Candidate, base: Entrant) -> Entrant:
+        """Return a candidate in the state of the ELBO solution of a simpler model."""
+        model = self.models.model(candidate)
+        parts = self.splits[candidate.stacked]
+        results = [
+            start_of(model, solution, part.training)
+            for solution, part in zip(base.results, parts, strict=True)
+        ]
+        return self.judged(candidate, results)
+
+    def changed(self, entrant: Entrant, candidate: Candidate) -> Entrant:
+        """Return a neighbouring candidate in the state of another one."""
+        before = entrant.candidate
+        results = list(entrant.results)
+        more = candidate.num_inducing - before.num_inducing
+        parts = self.splits[candidate.stacked]
+        if more > 0:
+            results = [
+                replace(each, posterior=each.posterior.grown(part.training.X, more))
+                for each, part in zip(results, parts, strict=True)
+            ]
+        elif replace(candidate, mode=before.mode, beta=before.beta) != before:
+            model = self.models.model(candidate)
+            pairs = zip(results, parts, strict=True)
+            results = [start_of(model, each, part.training) for each, part in pairs]
+        # Losses of another objective are no reason to keep a state.
+        changed = replace(self.judged(candidate, results), base=entrant.base)
+        same = more == 0 and candidate.likelihood == before.likelihood
+        return replace(changed, learnt=entrant.learnt if same else ())
+
+    def judged(self, candidate: Candidate, results: Sequence[TrainingResult]) -> Entrant:
+        """Return a candidate with the losses of its results."""
+        loss = self.recipe.point_loss().validation_loss()
+        pairs = zip(self.splits[candidate.stacked], results, strict=True)
+        found = [part.judged(result, loss) for part, result in pairs]
+        losses, squares = (torch.cat(rows) for rows in zip(*found, strict=True))
+        each = [part.shares for part in self.splits[candidate.stacked]]
+        shares = None if any(rows is None for rows in each) else torch.cat(cast(list[Row], each))
+        rmse = float((squares if shares is None else shares * squares).mean()) ** 0.5
+        return Entrant(candidate, tuple(results), losses, shares, rmse, base=tuple(results))
+
+    def advanced(self, entrants: Sequence[tuple[Entrant, int]]) -> list[Entrant]:
+        """Train entrants for more steps on every split; keep the state with the lower loss."""
+        tasks: list[Task] = []
+        known: list[Learnt] = []
+        for entrant, steps in entrants:
+            candidate = entrant.candidate
+            for k, part in enumerate(self.splits[candidate.stacked]):
+                trainer = self.trainer(part.training, candidate.label, k)
+                trainer.learnt = entrant.learnt[k] if entrant.learnt else Learnt()
+                known.append(trainer.learnt)
+                recipe = self._recipe_of(candidate, steps)
+                tasks.append(self._task(entrant, k, trainer, recipe))
+        found = iter(zip(self._run(tasks), known, strict=True))
+        return [
+            self._further(entrant, [next(found) for _ in entrant.results])
+            for entrant, _ in entrants
+        ]
+
+    def _further(
+        self,
+        entrant: Entrant,
+        runs: Sequence[tuple[TrainingResult | NumericalError | None, Learnt]],
+    ) -> Entrant:
+        """Return an entrant after its runs on the splits."""
+        candidate = entrant.candidate
+        results = [each for each, _ in runs]
+        errors = [each for each in results if isinstance(each, NumericalError)]
+        if errors:
+            self._failed(candidate, errors[0])
+        whole = [each for each in results if isinstance(each, TrainingResult)]
+        if len(whole) < len(results) or any(each.ended for each in whole):
+            return replace(entrant, rate=0.0, learnt=())
+        new = self.judged(candidate, whole)
+        taken = max(1, whole[0].stages[-1].steps)
+        steps = entrant.steps + taken
+        fall = self.fall(entrant.loss, new.loss)
+        # Fewer steps than allowed: the optimum is reached.
+        stopped = all(each.status is Status.CONVERGED for each in whole)
+        rate = 0.0 if stopped or not fall > 0 else fall / (taken * new.cost)
+        if not fall > 0:
+            return replace(entrant, steps=steps, rate=0.0, learnt=())
+        learnt = tuple(each for _, each in runs) if rate > 0 else ()
+        return replace(new, steps=steps, rate=rate, learnt=learnt, base=entrant.base)
+
+    def fall(self, before: float, after: float) -> float:
+        """Return the fall of a mean loss in nats."""
+        if self.in_nats or math.isinf(before):
+            return before - after
+        # That of ½ log of the loss, as for Gaussian noise of this variance.
+        return (before - after) / (2 * abs(after)) if after else 0.0
+
+    def _task(self, entrant: Entrant, k: int, trainer: Trainer, recipe: Recipe) -> Task:
+        before, mode, beta = entrant.results[k], entrant.candidate.mode, entrant.candidate.beta
+
+        def train() -> TrainingResult | NumericalError | None:
+            if self.end is not None:
+                return None
+            try:
+                if mode == "elbo":
+                    result = elbo_run(trainer, recipe, Model.of(before), near=True)
+                elif mode == "joint":
+                    result = joint_run(trainer, recipe, Model.of(before), beta)
+                else:
+                    near = before if before.hyperparameters == "fixed" else None
+                    result = fixed_run(trainer, recipe, entrant.base[k], beta, near)
+            except NumericalError as error:
+                return error
+            own = result.stages if mode != "fixed" else result.stages[-1:]
+            return self.noted(replace(result, stages=(*before.stages, *own)))
+
+        return train
+
+    def _run(self, tasks: Sequence[Task]) -> list[TrainingResult | NumericalError | None]:
+        """Run tasks, several at once in threads; their results do not depend on that."""
+        cuda = self.models.data(False).X.is_cuda
+        if self.n_jobs == 1 or len(tasks) == 1 or cuda:
+            return [task() for task in tasks]
+
+        def alone(task: Task) -> TrainingResult | NumericalError | None:
+            with one_thread():
+                return task()
+
+        with one_thread(), ThreadPoolExecutor(self.n_jobs) as pool:
+            futures = [pool.submit(alone, task) for task in tasks]
+            try:
+                return [future.result() for future in futures]
+            except KeyboardInterrupt:
+                # Ctrl-C reaches this thread alone; the runs end after their current step.
+                self._interrupted.set()
+                return [future.result() for future in futures]
+
+    def _recipe_of(self, candidate: Candidate, steps: int) -> Recipe:
+        """Return the recipe with that number of steps; Adam needs those of its own."""
+        # A rule of its own: several runs may go on at once.
+        recipe = replace(self.recipe, stopping=copy.deepcopy(self.recipe.stopping))
+        if self.by_adam(candidate):
+            return brief(recipe, "adam", self.models.model(candidate).likelihood)
+        return replace(recipe, max_steps=min(steps, recipe.max_steps or steps))
+
+    def trainer(
+        self, data: Data, name: str, fold: int | None = None, final: bool = False
+    ) -> Trainer:
+        """Return a trainer for the next run, whose name and number callbacks see."""
+        self._part += 1
+        if fold is not None and len(next(iter(self.splits.values()))) > 1:
+            name += f", fold {fold + 1}"
+        # Its own random numbers, whatever runs beside it.
+        seed = int(torch.randint(2**62, (), generator=self.generator))
+        random = torch.Generator(data.X.device).manual_seed(seed)
+        trainer = Trainer(data, random, since=self.since)
+        parts = self._part if final else max(self._part + 1, self.parts)
+        trainer.phase = Phase(name, self._part, parts, final)
+        return trainer
+
+    def noted(self, result: TrainingResult) -> TrainingResult:
+        """Keep the last stage of a run that a budget, a callback or Ctrl-C ended."""
+        if result.ended:
+            self.end = result.stages[-1]
+        self.last = result
+        return result
+
+    def _failed(self, candidate: Candidate, error: NumericalError) -> None:
+        self.failures.append(Failure(candidate.beta, candidate.label, str(error)))
