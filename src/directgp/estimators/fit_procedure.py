@@ -49,6 +49,7 @@ from directgp.log_expectations.rule import Rule
 from directgp.objectives.base import PointLoss
 from directgp.posteriors.prior import MeanName
 from directgp.registry import LOSSES, RULES, Task, likelihoods_of
+from directgp.stack import check_stack
 from directgp.training.run import Monitor
 from directgp.training.validation import Given
 
@@ -256,6 +257,7 @@ class TrainableEstimator(BaseEstimator, ABC):
 
     def _check_parameters(self) -> None:
         self._validate_params()
+        check_stack(self.stack, self._task, type(self).__name__)
         if self.device != "auto":
             device_of(self.device, self._who("fit"))
         likelihood = self.likelihood
@@ -345,7 +347,8 @@ class TrainableEstimator(BaseEstimator, ABC):
             device=device,
         )
         seed = settings.new_seed()
-        stacking = Stacking.fitted(settings, table, seed)
+        stacked = True in settings.stacks(len(table.X))
+        stacking = Stacking.fitted(settings, table, seed) if stacked else Stacking(None, table)
         table = stacking.table
         num_inducing = settings.inducing_number(len(table.X))
         recipe = settings.recipe(num_rows=len(table.X), num_inducing=num_inducing)
@@ -385,13 +388,15 @@ class TrainableEstimator(BaseEstimator, ABC):
         seed = settings.new_seed()
         stacking = Stacking(self.stack_, table)
         if self.stack_ is not None:
-            stacking = stacking.anew(settings, seed) if anew else stacking.of_new_rows()
+            stacking = (
+                Stacking.fitted(settings, table, seed) if anew else stacking.of_new_rows()
+            )
         members = [self._member_on(member, table, who) for member in self.members_]
         number = members[0].posterior.num_inducing
         fit = Continuation(
             settings=settings,
             recipe=settings.recipe(num_rows=len(table.X), num_inducing=number),
-            table=table,
+            table=stacking.table,
             members=members,
             weights=tuple(self.weights_.tolist()),
             columns=stacking.columns,
