@@ -16,7 +16,6 @@ from directgp.estimators import validation
 from directgp.estimators.base import SparseGPEstimator
 from directgp.estimators.explanations import FeatureRelevance, feature_relevance
 from directgp.estimators.fit_procedure import unchanged_on_error
-from directgp.estimators.fitting import Fit, Fitted
 from directgp.estimators.frames import LABEL, table_like
 from directgp.estimators.messages import one_class
 from directgp.estimators.plotting import curve_points, without_names
@@ -31,7 +30,6 @@ from directgp.predictive.api import label_log_probabilities
 from directgp.registry import LIKELIHOODS, likelihoods_of
 from directgp.shapes import Marginals
 from directgp.text import joined
-from directgp.training.validation import Given
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -107,6 +105,7 @@ n_iter_, findings_, feature_importances_, n_features_in_, feature_names_in_
         """
         with unchanged_on_error(self):
             self._fit(X, y, sample_weight, validation_data)
+            self.threshold_ = getattr(self.objective, "threshold", 0.5)
         return self
 
     def partial_fit(
@@ -142,6 +141,7 @@ n_iter_, findings_, feature_importances_, n_features_in_, feature_names_in_
                 self._partial_fit(X, y, sample_weight)
             else:
                 self._fit(X, y, sample_weight, classes_known=classes is not None)
+                self.threshold_ = getattr(self.objective, "threshold", 0.5)
         return self
 
     def predict(self, X: ArrayLike) -> NDArray[Any]:
@@ -295,18 +295,6 @@ n_iter_, findings_, feature_importances_, n_features_in_, feature_names_in_
             allowed = f"{joined([repr(name) for name in names], 'or')} for {number} classes"
             remedy = "Or use sklearn.multiclass.OneVsRestClassifier, one model per class."
             require(many, owner, allowed, repr(got), remedy)
-
-    @override
-    def _trained(self, fit: Fit, examples: Given | None) -> Fitted:
-        y = fit.table.y
-        self.threshold_ = getattr(self.objective, "threshold", 0.5)
-        if bool(y.min() < y.max()):
-            return super()._trained(fit, examples)
-        if fit.warm:
-            validation.check_classes(self.classes_[[int(y[0])]], self._who("fit"))
-        # The most likely mean of one class is infinite, and later rows could not correct it.
-        beta = 1.0 if fit.settings.beta == "auto" else fit.settings.beta
-        return Fitted(fit.update(beta, "held"))
 
     @override
     def _advice_on_target(self, y: Column) -> Iterable[str]:

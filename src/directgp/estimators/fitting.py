@@ -15,7 +15,7 @@ from directgp.estimators.settings import FitSettings
 from directgp.estimators.starting_models import Models
 from directgp.likelihoods.base import ConjugateLikelihood, Likelihood
 from directgp.log_expectations.api import check_own
-from directgp.race.candidates import Choices
+from directgp.race.candidates import Candidate, Choices
 from directgp.race.coverage import Coverage, Predicted
 from directgp.race.entrants import Entrant, Trainers
 from directgp.race.final import on_all
@@ -117,6 +117,8 @@ class Fit:
         """
         self._check()
         choices = self.models.choices(self._modes(), self._betas())
+        if self.settings.task == "classification" and not _varies(self.table.y):
+            return self._of_one_class(choices.first())
         return self._train_one(choices) if choices.single else self._race(choices, examples)
 
     def _check(self) -> None:
@@ -148,6 +150,16 @@ class Fit:
             result=result,
             coverage=Coverage.of([[predicted]], self.recipe.point_loss()),
         )
+
+    def _of_one_class(self, candidate: Candidate) -> Fitted:
+        """Update q(u) alone, with hyperparameters at their starting values."""
+        # The most likely mean of one class is infinite, and later rows could not correct it.
+        beta = 1.0 if self.settings.beta == "auto" else self.settings.beta
+        posterior, likelihood, _ = self.models.model(candidate)
+        data = self.models.data(candidate.stacked)
+        arguments = arguments_of(self.recipe, data, beta, self.seed)
+        result = update(posterior, likelihood, data.X, data.y, **arguments)
+        return Fitted.of(replace(result, hyperparameters="held"))
 
     def _race(self, choices: Choices, examples: Given | None) -> Fitted:
         """Race the candidates, and train those of the result on all rows."""
@@ -311,6 +323,9 @@ class Continuation:
 
     def train(self, examples: Given | None) -> Fitted:
         """Train all parameters of each member on the rows, or one member along the given β."""
+        if self.settings.task == "classification":
+            who = "y of fit with warm_start"
+            require(_varies(self.table.y), who, "of two or more classes", "one class")
         for member in self.members:
             data = self.data(member.stacked)
             check_data("fit", data, member.posterior, member.likelihood)
@@ -386,6 +401,10 @@ class Continuation:
         )
         result = path.best
         return Fitted.of(result, path=replace(path, validation=description))
+
+
+def _varies(y: Tensor) -> bool:
+    return bool(y.min() < y.max())
 
 
 def _some(part: Split, number: int, generator: torch.Generator) -> Split:
