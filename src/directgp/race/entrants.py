@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from threading import Event, Lock
-from typing import Protocol, cast, final
+from typing import Protocol, cast, final, runtime_checkable
 
 import torch
 from jaxtyping import Float
@@ -37,10 +37,11 @@ from directgp.training.run import Monitor, Recipe, close
 from directgp.training.trainer import Trainer, elbo_run, fixed_run, joint_run
 from directgp.training.validation import Split, for_rows_of
 
-FIRST_STEPS = 25
+FIRST_STEPS = 20
 """Steps of a candidate before it is first compared."""
 
 
+@runtime_checkable
 class StartingModels(Protocol):
     """Makes untrained models."""
 
@@ -198,9 +199,7 @@ class Trainers:
         """
         key = candidate.stacked, candidate.ard, name
         if key not in self._bases:
-            first = replace(
-                candidate, likelihood=name, mode="elbo", beta=1.0, own_kernels=False
-            )
+            first = replace(candidate, likelihood=name, mode="elbo", beta=1.0, own_kernels=False)
             self._bases[key] = self._begun(first)
         return self._bases[key]
 
