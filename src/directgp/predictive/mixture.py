@@ -41,6 +41,22 @@ _LINEAR = 1e-3
 """Part of the larger end of a bracket below which its coordinate is linear, if an end is 0."""
 
 
+def in_support(likelihood: Likelihood, y: Values) -> Bool[Tensor, "..."]:
+    """Return whether y lies in the support, if that is a part of the real line; else True."""
+    if not has(likelihood, MappedSupport):
+        return torch.ones_like(y, dtype=torch.bool)
+    return torch.isfinite(cast(MappedSupport, likelihood).to_line(y))
+
+
+def check_targets(likelihoods: Sequence[Likelihood], y: Values) -> None:
+    """Raise `InvalidInputError` for targets that are in the support of none of the likelihoods."""
+    first, *others = sorted(likelihoods, key=lambda each: has(each, MappedSupport))
+    inside = torch.stack([in_support(likelihood, y) for likelihood in likelihoods]).any(0)
+    # A likelihood on the whole line also checks whole numbers, labels and row values.
+    if not (others and has(first, MappedSupport) and bool(inside.all())):
+        first.check_targets(y)
+
+
 @final
 @dataclass(frozen=True)
 class Component:
@@ -60,15 +76,9 @@ class Component:
         """One number for each example."""
         return example_rows(self.likelihood, self.marginals.mean)
 
-    def contains(self, y: Values) -> Bool[Tensor, "..."]:
-        """Return whether y lies inside the support, if the support is a part of the real line."""
-        if not has(self.likelihood, MappedSupport):
-            return torch.ones_like(y, dtype=torch.bool)
-        return torch.isfinite(cast(MappedSupport, self.likelihood).to_line(y))
-
     def log_density(self, y: Values) -> Values:
         """Return log p_k(y), −∞ outside of the support."""
-        inside = self.contains(y)
+        inside = in_support(self.likelihood, y)
         if bool(inside.all()):
             return predictive_log_density(self.likelihood, y, self.marginals)
         # Any y in the support, in place of the others.
@@ -149,6 +159,11 @@ class PredictiveMixture:
         """Kind of the targets."""
         return self.components[0].likelihood.task
 
+    @property
+    def device(self) -> torch.device:
+        """Device of the numbers of all components."""
+        return self.components[0].marginals.mean.device
+
     def average(self, function: Callable[[Component], Values]) -> Values:
         """Return Σ_k w_k·function(k)."""
         if self.single is not None:
@@ -198,15 +213,8 @@ class PredictiveMixture:
         if self.single is not None:
             return predictive_log_density(self.single.likelihood, y, self.single.marginals)
         wide = y.double()
-        self.check_targets(wide)
+        check_targets([component.likelihood for component in self.components], wide)
         return self._log_average(lambda component: component.log_density(wide))
-
-    def check_targets(self, y: Num[Tensor, "..."]) -> None:
-        """Raise `InvalidInputError` for targets that lie in the support of no component."""
-        wide = y.double()
-        possible = [component.contains(wide) for component in self.components]
-        if self.single is not None or not bool(torch.stack(possible).any(0).all()):
-            self.components[0].likelihood.check_targets(y)
 
     def label_log_probabilities(self) -> Float[Tensor, "c n"]:
         """Return log P(Y = k) of every label of a classification, two or more."""
