@@ -5,11 +5,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal, final
 
-import torch
-
 from directgp.race.candidates import Candidate, Choices
 from directgp.race.entrants import FIRST_STEPS, Entrant, Trainers
-from directgp.race.weights import Weights, largest, mixed, mixture_weights
+from directgp.race.weights import Pool, Weights
 from directgp.text import number
 from directgp.training.validation import Split, for_rows_of
 
@@ -61,34 +59,18 @@ EFFORTS = {
 """Efforts by name: more effort means more candidates and steps."""
 
 
-def weights_of(entrants: Sequence[Entrant], combine: Combine) -> Weights:
+def weights_of(pool: Pool, combine: Combine) -> Weights:
     """Return the weights of the mixture with the lowest validation loss, or 1 for the best."""
-    if combine == "mixture":
-        losses = torch.stack([entrant.losses for entrant in entrants])
-        return largest(mixture_weights(losses, entrants[0].shares), MOST_MEMBERS)
-    weights = torch.zeros(len(entrants), dtype=torch.float64)
-    weights[min(range(len(entrants)), key=lambda i: entrants[i].loss)] = 1.0
-    return weights
+    return pool.weights(MOST_MEMBERS) if combine == "mixture" else pool.best()
 
 
-def result_loss(entrants: Sequence[Entrant], combine: Combine) -> float:
-    """Return the validation loss of the mixture, or of the best one."""
-    if combine == "best" or len(entrants) == 1:
-        return min(entrant.loss for entrant in entrants)
-    weights = weights_of(entrants, combine)
-    members = [entrants[i] for i in weights.nonzero()[:, 0].tolist()]
-    losses = torch.stack([entrant.losses for entrant in members]).double().cpu()
-    rows, shares = mixed(losses, weights[weights > 0]), members[0].shares
-    return float((rows if shares is None else shares.cpu() * rows).mean())
-
-
-def shares(entrants: Sequence[Entrant], combine: Combine) -> list[float]:
+def shares(entrants: Sequence[Entrant], weights: Weights, combine: Combine) -> list[float]:
     """Return by how much the loss of the result falls where that of an entrant falls by 1.
 
     In a mixture it is the weight. The best one may yet be any that it does not clearly beat.
     """
     if combine == "mixture":
-        return weights_of(entrants, combine).tolist()
+        return weights.tolist()
     best = min(entrants, key=lambda entrant: entrant.loss)
     return [0.0 if entrant.is_beaten(best) else 1.0 for entrant in entrants]
 
@@ -147,6 +129,16 @@ class Race:
     _expanded: set[Candidate] = field(default_factory=set, init=False)
     _refused: set[tuple[bool, int]] = field(default_factory=set, init=False)
     """Features and numbers of inducing inputs that did not pay."""
+
+    @property
+    def weights(self) -> Weights:
+        """Weights of the entrants in the result."""
+        return weights_of(self.trainers.pool(self.entrants), self.combine)
+
+    def _loss(self, entrants: Sequence[Entrant]) -> float:
+        """Return the validation loss of the result of these entrants."""
+        pool = self.trainers.pool(entrants)
+        return pool.mean(weights_of(pool, self.combine))
 
     def run(self) -> None:
         """Race until no further step and no further candidate pays."""
@@ -211,8 +203,11 @@ class Race:
 
     def _going(self) -> list[tuple[int, int]]:
         """Return the places of entrants for which further steps pay, with their number."""
-        pairs = zip(self.entrants, shares(self.entrants, self.combine), strict=True)
-        result = result_loss(self.entrants, self.combine)
+        pool = self.trainers.pool(self.entrants)
+        weights = weights_of(pool, self.combine)
+        result = pool.mean(weights)
+        each = shares(self.entrants, weights, self.combine)
+        pairs = zip(self.entrants, each, strict=True)
         steps = []
         for entrant, share in pairs:
             gap = self.trainers.fall(entrant.loss, result)
@@ -229,7 +224,7 @@ class Race:
 
     def _leaders(self) -> list[Entrant]:
         """Return the heaviest entrant, and the best of those with the other features."""
-        weights = weights_of(self.entrants, self.combine)
+        weights = self.weights
         first = self.entrants[int(weights.argmax())]
         others = [
             each for each in self.entrants if each.candidate.stacked != first.candidate.stacked
@@ -266,8 +261,7 @@ class Race:
             return False
         grown = candidate.num_inducing > leader.candidate.num_inducing
         others = [each for each in self.entrants if not (grown and each is leader)]
-        before = result_loss(self.entrants, self.combine)
-        fall = trainers.fall(before, result_loss([*others, entrant], self.combine))
+        fall = trainers.fall(self._loss(self.entrants), self._loss([*others, entrant]))
         steps = _STEPS_PER_DOUBLING if grown else FIRST_STEPS
         wanted = price(entrant, steps, self.effort)
         pays = fall >= wanted
@@ -285,9 +279,8 @@ class Race:
 
     def widen(self, whole: dict[bool, Sequence[Split]]) -> None:
         """Go on with the best entrants on all examples of the splits."""
-        weights = weights_of(self.entrants, self.combine)
+        kept = [self.entrants[i] for i in self.weights.nonzero()[:, 0].tolist()]
         self.trainers.splits = whole
-        kept = [self.entrants[i] for i in weights.nonzero()[:, 0].tolist()]
         self.entrants = []
         for entrant in kept:
             parts = whole[entrant.candidate.stacked]
