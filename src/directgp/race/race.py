@@ -26,7 +26,7 @@ _MOST_STEPS = 3200
 _AHEAD = 2.0
 """A candidate goes on if it overtakes the result within that many times its steps."""
 
-_STEPS_PER_DOUBLING = 50
+_STEPS_PER_DOUBLING = 30
 """Steps for which twice as many inducing inputs have to pay."""
 
 
