@@ -559,7 +559,9 @@ def _trade(path: BetaPath) -> str:
 
 def _name(point: PathPoint) -> str:
     """Return a candidate in words."""
-    return point.label or ("the ELBO" if point.hyperparameters == "elbo" else f"β = {point.beta:.3g}")
+    return point.label or (
+        "the ELBO" if point.hyperparameters == "elbo" else f"β = {point.beta:.3g}"
+    )
 
 
 def _length_scale_table(facts: Facts) -> Section:
