@@ -56,7 +56,7 @@ def plot_candidates(path: BetaPath, ax: "Axes | None" = None) -> "Axes":
 
     Bars are one standard error of the paired difference from the best candidate. Rings mark the
     members of the result; their areas grow with the weights, which stand beside them. Losses far
-    above the others are arrows at the edge. Axes with little room have the members and the best
+    above the others are arrows at the right. Axes with little room have the members and the best
     others.
     """
     room = len(path.points)
@@ -125,16 +125,23 @@ def _draw_candidate(ax: "Axes", point: PathPoint, row: int, right: float) -> Non
     box = {"facecolor": PAPER, "alpha": 0.7, "edgecolor": "none", "pad": 0.5}
     ax.text(0.005, row + 0.12, name.replace("$", r"\$"), color=INK, bbox=box, **text)
     loss, error = point.validation_loss, point.difference_error
-    if not loss <= right:
-        ax.plot([0.99], [row - 0.1], ">", color=color, transform=across)
-        return
-    bar = error if math.isfinite(error) else 0.0
-    ax.errorbar([loss], [row - 0.1], xerr=[bar], color=color, elinewidth=1.2, linestyle="none")
+    inside = loss <= right
     face = color if point.weight else PAPER
-    ax.plot([loss], [row - 0.1], marker, color=color, mfc=face, ms=4.5, ls="none")
+    style: Any = {"color": color, "mfc": face, "ms": 4.5, "ls": "none"}
+    x, y, frame = loss, row - 0.1, ax.transData
+    if inside:
+        bar = error if math.isfinite(error) else 0.0
+        ax.errorbar([x], [y], xerr=[bar], color=color, elinewidth=1.2, linestyle="none")
+    else:
+        x, frame, marker = 0.97, across, ">"
+    ax.plot([x], [y], marker, transform=frame, **style)
     if point.weight:
         area = _RING * (1 + 8 * point.weight)
-        ax.scatter([loss], [row - 0.1], s=area, facecolors="none", edgecolors=INK, lw=1.2, zorder=4)
+        ring: Any = {"facecolors": "none", "edgecolors": INK, "lw": 1.2, "zorder": 4}
+        ax.scatter([x], [y], s=area, transform=frame, **ring)
         offset = 4 + math.sqrt(area) / 2
-        place: Any = {"xytext": (offset, 0), "textcoords": "offset points", "va": "center"}
-        ax.annotate(percent(point.weight, 0), (loss, row - 0.1), fontsize="small", **place)
+        place: Any = {"xytext": (offset, 0), "textcoords": "offset points", "ha": "left"}
+        if not inside:
+            place |= {"xytext": (-offset, 0), "ha": "right"}
+        weight = percent(point.weight, 0)
+        ax.annotate(weight, (x, y), xycoords=frame, va="center", fontsize="small", **place)
