@@ -492,14 +492,11 @@ def _validation(path: BetaPath) -> Iterator[tuple[str, str]]:
     """Yield the validation loss of the mixture, and that of the best candidate."""
     if path.mixture_loss is None:
         return
-    best = min(path.points, key=lambda point: point.validation_loss)
-    yield (
-        "validation",
-        f"{path.loss} {with_error(*path.validated)} on {path.validation}; weights are fitted on "
-        "other rows than those they are judged by",
-    )
-    alone = with_error(best.validation_loss, best.validation_error)
-    yield "", f"{alone} for the best of {plural(len(path.points), 'candidate')} alone"
+    best = min(path.points, key=lambda point: point.difference)
+    alone = best.validation_loss, best.validation_error
+    mixture, single = _with_errors([path.validated, alone])
+    yield "validation", f"{path.loss} {mixture} on {path.validation}, with weights of other rows"
+    yield "", f"{single} for the best of {plural(len(path.points), 'candidate')} alone"
 
 
 def _choices(facts: Facts) -> Iterator[tuple[str, str]]:
