@@ -1,5 +1,6 @@
 """Convert the trees of a stack to specs and tensors."""
 
+import math
 from collections.abc import Mapping, Sequence
 
 import torch
@@ -59,7 +60,7 @@ def load_stack(spec: StackSpec, tensors: Mapping[str, Tensor]) -> Stack:
         folds = [
             FittedSource(
                 _trees(tensors_of_folds.get(str(k), {}), len(source.names), spec.num_features),
-                Scale(scale.link, scale.low, scale.high),
+                _scale(scale),
             )
             for k, scale in enumerate(source.folds)
         ]
@@ -74,6 +75,12 @@ def numbered(tensors: Mapping[str, Tensor]) -> dict[str, dict[str, Tensor]]:
         number, _, rest = name.partition(".")
         parts.setdefault(number, {})[rest] = tensor
     return parts
+
+
+def _scale(spec: ScaleSpec) -> Scale:
+    if spec.low == math.inf or spec.high == -math.inf:
+        raise ModelFileError("the range of a column of the stack has no finite value")
+    return Scale(spec.link, spec.low, spec.high)
 
 
 def _trees(tensors: Mapping[str, Tensor], width: int, num_features: int) -> Trees:
