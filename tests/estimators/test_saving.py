@@ -624,7 +624,6 @@ MIXTURE_CHANGES: dict[str, Change] = {
         {"members.1.posterior.Z": t["members.1.posterior.Z"][:, :1].clone()}
     ),
     "a mean of a member without end": lambda m, t: t["members.1.posterior.u_mean"].fill_(1e308),
-    "a noise without end": lambda m, t: t["members.1.likelihood.raw_noise"].fill_(1e308),
 }
 
 
