@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from threading import Event, Lock
-from typing import Protocol, cast, final
+from typing import Protocol, cast, final, runtime_checkable
 
 import torch
 from jaxtyping import Float
@@ -41,6 +41,7 @@ FIRST_STEPS = 25
 """Steps of a candidate before it is first compared."""
 
 
+@runtime_checkable
 class StartingModels(Protocol):
     """Makes untrained models."""
 
