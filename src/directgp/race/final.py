@@ -48,7 +48,9 @@ def on_all(
                 result = fixed_run(trainer, recipe, start, candidate.beta, start)
             else:
                 result = joint_run(trainer, recipe, Model.of(start), candidate.beta)
-            results.append(settled(trainers.noted(result)))
+            result = trainers.noted(result)
+            # A limit of the user is no sign that more steps would not pay.
+            results.append(settled(result) if trainers.recipe.max_steps is None else result)
         except NumericalError as error:
             trainers.failures.append(
                 Failure(candidate.beta, candidate.mode, str(error), candidate.label)
