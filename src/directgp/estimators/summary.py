@@ -523,7 +523,7 @@ def _choices(facts: Facts) -> Iterator[tuple[str, str]]:
 def _reason_for_choice(path: BetaPath) -> str:
     """Return why the candidate was chosen."""
     if len(path.points) == 1:
-        return "the only candidate that could be trained"
+        return "the only candidate that was trained"
     chosen = path.points[path.chosen]
     candidates = plural(len(path.points), "candidate")
     validation = f"by {path.loss} on {path.validation}"
