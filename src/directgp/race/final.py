@@ -7,7 +7,7 @@ from directgp.errors import NumericalError
 from directgp.likelihoods.base import Likelihood
 from directgp.race.entrants import FIRST_STEPS, Entrant, Trainers
 from directgp.training.data import Model
-from directgp.training.result import Failure, Phase, Status, TrainingResult
+from directgp.training.result import Failure, Phase, StageResult, Status, TrainingResult
 from directgp.training.run import RelativeDecrease
 from directgp.training.trainer import elbo_run, fixed_run, joint_run
 from directgp.training.validation import for_rows_of
@@ -57,6 +57,13 @@ def on_all(
             )
             results.append(start)
     return results
+
+
+def ended(result: TrainingResult, end: StageResult) -> TrainingResult:
+    """Return a member of a race that the user or a callback ended, with the reason for that."""
+    *before, last = result.stages
+    last = replace(last, status=end.status, reason=end.reason, ends_training=True)
+    return replace(result, stages=(*before, last))
 
 
 def settled(result: TrainingResult) -> TrainingResult:
