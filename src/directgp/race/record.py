@@ -7,8 +7,7 @@ from dataclasses import replace
 
 import torch
 
-from directgp.race.race import MOST_MEMBERS, Race, weights_of
-from directgp.race.weights import cross_fitted
+from directgp.race.race import MOST_MEMBERS, Race
 from directgp.training.result import BetaPath, PathPoint
 from directgp.training.validation import compare
 
@@ -29,7 +28,7 @@ def path_of(race: Race, betas: Sequence[float], validation: str) -> BetaPath:
     )
     if not entrants:
         return path
-    weights = weights_of(entrants, race.combine)
+    weights = race.weights
     compared = compare(torch.stack([entrant.weighted for entrant in entrants]))
     points = compared.points([entrant.results[0] for entrant in entrants])
     named = tuple(
@@ -50,7 +49,6 @@ def path_of(race: Race, betas: Sequence[float], validation: str) -> BetaPath:
     path = replace(path, points=named, chosen=int(weights.argmax()))
     if int((weights > 0).sum()) < 2:
         return path
-    losses = torch.stack([entrant.losses for entrant in entrants])
-    rows = cross_fitted(losses, entrants[0].shares, MOST_MEMBERS)
+    rows = trainers.pool(entrants).cross_fitted(MOST_MEMBERS)
     error = float(rows.std()) / len(rows) ** 0.5 if len(rows) > 1 else math.inf
     return replace(path, mixture_loss=float(rows.mean()), mixture_error=error)
