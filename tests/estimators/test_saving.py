@@ -4,6 +4,8 @@ import copy
 import json
 import math
 import pickle
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -15,7 +17,9 @@ import torch
 from gpytorch.kernels import PeriodicKernel, RBFKernel, ScaleKernel
 from matplotlib.figure import Figure
 from sklearn.base import clone
+from sklearn.ensemble import HistGradientBoostingRegressor
 from sklearn.exceptions import NotFittedError
+from sklearn.linear_model import Ridge
 
 from directgp import SparseGPClassifier, SparseGPCountRegressor, SparseGPRegressor, load
 from directgp.errors import InvalidInputError, ModelFileError, UnsupportedError
@@ -25,6 +29,8 @@ from directgp.log_expectations.product_sampling import ProductSampling
 from directgp.log_expectations.rule import Quadrature
 from directgp.objectives import LogLoss, PinballLoss, ZeroOneCost
 from directgp.persistence.models import MODEL
+from tests.estimators import fitted_mixtures
+from tests.estimators.fitted_mixtures import NEW, PLANS, QUICK, mixture
 from tests.estimators.fitted_models import (
     COUNTS,
     HOURS,
@@ -45,7 +51,7 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore::directgp.errors.DirectGPWarning"),
 ]
 
-QUICK = {**LIGHT, "num_inducing": 5, "max_iter": 4}
+SHORT = {**LIGHT, "num_inducing": 5, "max_iter": 4}
 NAMED = pd.DataFrame({"höhe, in m": X[:, 0], "b": np.cos(X[:, 0])})
 
 
@@ -110,7 +116,7 @@ def assert_same(loaded: Any, model: Any, inputs: Any = THERE) -> None:
 def search(make: Any, y: Any, **settings: Any) -> Any:
     """A fit that had something to choose."""
     choice = {"beta": "auto", "hyperparameters": "auto", "ard": "auto", "validation_fraction": 0.3}
-    return make(**{**QUICK, **choice, **settings}).fit(NAMED, y)
+    return make(**{**SHORT, **choice, **settings}).fit(NAMED, y)
 
 
 MODELS: dict[str, Callable[[], Any]] = {
@@ -166,7 +172,7 @@ def test_names_of_features_and_the_choice_come_back(name: str, tmp_path: Path) -
     ids=lambda each: str(each.dtype),
 )
 def test_classes_come_back_with_their_type(classes: Any, tmp_path: Path) -> None:
-    model = SparseGPClassifier(objective="elbo", **QUICK).fit(
+    model = SparseGPClassifier(objective="elbo", **SHORT).fit(
         X, classes[(LABELS == "yes").astype(int)]
     )
     loaded = again(model, tmp_path)
@@ -195,7 +201,7 @@ PARAMS: list[tuple[Any, dict[str, Any]]] = [
 def test_parameters_come_back(make: Any, params: dict[str, Any], tmp_path: Path) -> None:
     y = {SparseGPRegressor: Y, SparseGPClassifier: LABELS, SparseGPCountRegressor: COUNTS}[make]
     plain = {"likelihood": "gaussian"} if make is SparseGPRegressor else {}
-    model = make(**{**QUICK, **plain, **params}).fit(X, y)
+    model = make(**{**SHORT, **plain, **params}).fit(X, y)
     loaded = again(model, tmp_path)
     assert_same(loaded, model)
     found = loaded.get_params()
@@ -262,7 +268,7 @@ def test_an_unfitted_model_is_not_saved(tmp_path: Path) -> None:
 
 
 def test_a_source_of_random_numbers_is_not_saved(tmp_path: Path) -> None:
-    model = SparseGPRegressor(likelihood="gaussian", **QUICK)
+    model = SparseGPRegressor(likelihood="gaussian", **SHORT)
     model.set_params(random_state=np.random.RandomState(0)).fit(X, Y)
     with pytest.raises(
         UnsupportedError, match=r"random_state is a RandomState.* as an int or None"
@@ -290,6 +296,115 @@ def test_a_model_goes_to_the_gpu_and_back(tmp_path: Path) -> None:
     assert there.posterior_.Z.is_cuda
     np.testing.assert_allclose(there.predict(THERE), model.predict(THERE), rtol=1e-8)
     assert_same(again(there, tmp_path, device="cpu"), model)
+
+
+# Mixtures and stacks
+
+
+def assert_same_members(loaded: Any, model: Any) -> None:
+    np.testing.assert_array_equal(loaded.weights_, model.weights_, strict=True)
+    assert loaded.posterior_ is loaded.members_[0].posterior
+    for one, other in zip(loaded.members_, model.members_, strict=True):
+        for name in ("beta", "hyperparameters", "label", "stacked", "loss"):
+            assert getattr(one, name) == getattr(other, name)
+        assert type(one.likelihood) is type(other.likelihood)
+        for part in ("posterior", "likelihood"):
+            state, kept = getattr(one, part).state_dict(), getattr(other, part).state_dict()
+            assert state.keys() == kept.keys()
+            assert all(torch.equal(state[key], kept[key]) for key in kept)
+    assert (loaded.stack_ is None) == (model.stack_ is None)
+    if model.stack_ is not None:
+        scaled = model.scalings_.scaled_inputs(NEW)
+        columns = model.stack_.columns(scaled)
+        np.testing.assert_array_equal(loaded.stack_.columns(scaled), columns, strict=True)
+        assert loaded.stack_.names == model.stack_.names
+
+
+@pytest.mark.parametrize("name", PLANS)
+def test_a_loaded_mixture_predicts_the_same_bits(name: str, tmp_path: Path) -> None:
+    model = mixture(name)
+    loaded = again(model, tmp_path)
+    assert_same_members(loaded, model)
+    assert_same(loaded, model, NEW)
+
+
+def test_a_mixture_without_a_stack(tmp_path: Path) -> None:
+    made = [SparseGPRegressor(**QUICK, likelihood=name, stack=None) for name in NOISES]
+    models = [each.fit(fitted_mixtures.X, fitted_mixtures.NUMBERS) for each in made]
+    model = fitted_mixtures.assembled(models, (0.75, 0.25))
+    loaded = again(model, tmp_path)
+    assert loaded.stack_ is None and loaded.scalings_.sources is None
+    assert_same_members(loaded, model)
+    assert_same(loaded, model, NEW)
+
+
+NOISES = ("gaussian", "student_t")
+
+
+def test_one_member_with_a_stack_of_imputed_columns(tmp_path: Path) -> None:
+    gaps = fitted_mixtures.X.copy()
+    gaps[::7, 1] = np.nan
+    model = SparseGPRegressor(**QUICK, likelihood="gaussian", stack="trees", missing="impute")
+    model.fit(gaps, fitted_mixtures.NUMBERS)
+    assert model.members_[0].stacked
+    loaded = again(model, tmp_path)
+    assert_same_members(loaded, model)
+    np.testing.assert_array_equal(loaded.predict(gaps), model.predict(gaps), strict=True)
+
+
+def test_each_output_has_a_stack_of_its_own(tmp_path: Path) -> None:
+    y = np.column_stack([fitted_mixtures.NUMBERS, fitted_mixtures.POSITIVE])
+    model = SparseGPRegressor(**QUICK, likelihood="gaussian", stack=["trees", "trees"])
+    model.fit(fitted_mixtures.X, y)
+    loaded = again(model, tmp_path)
+    assert loaded.stack == ["trees", "trees"]
+    for one, other in zip(loaded.outputs_, model.outputs_, strict=True):
+        assert one.stack_.names == ("trees", "trees 2")
+        assert_same_members(one, other)
+    np.testing.assert_array_equal(loaded.predict(NEW), model.predict(NEW), strict=True)
+
+
+def test_combine_and_stack_come_back(tmp_path: Path) -> None:
+    settings = {"combine": "best", "stack": None}
+    model = SparseGPRegressor(**{**SHORT, **settings}, likelihood="gaussian").fit(X, Y)
+    loaded = again(model, tmp_path)
+    assert {name: loaded.get_params()[name] for name in settings} == settings
+    assert read_file(MODEL, tmp_path / "model.dgp").manifest["format"] == 1
+
+
+@pytest.mark.parametrize("name", ["numbers", "kinds"])
+def test_a_mixture_predicts_the_same_bits_in_a_new_process(name: str, tmp_path: Path) -> None:
+    model = mixture(name)
+    model.save(tmp_path / "model.dgp")
+    np.save(tmp_path / "new.npy", NEW)
+    method = "predict_proba" if name == "kinds" else "predict"
+    program = (
+        "import numpy, torch, directgp; torch.set_num_threads(1);"
+        f"values = directgp.load('model.dgp').{method}(numpy.load('new.npy'));"
+        "numpy.save('values.npy', values)"
+    )
+    subprocess.run([sys.executable, "-c", program], cwd=tmp_path, check=True)
+    values = getattr(model, method)(NEW)
+    np.testing.assert_array_equal(np.load(tmp_path / "values.npy"), values, strict=True)
+
+
+def test_a_loaded_mixture_learns_on_as_the_saved_one_would(tmp_path: Path) -> None:
+    model = mixture("numbers")
+    loaded = again(model, tmp_path)
+    before = model.predict(NEW)
+    for each in (model, loaded):
+        each.partial_fit(fitted_mixtures.X[:20], fitted_mixtures.NUMBERS[:20] + 20)
+    np.testing.assert_array_equal(loaded.predict(NEW), model.predict(NEW))
+    assert np.abs(model.predict(NEW) - before).max() > 1e-2
+
+
+@pytest.mark.parametrize("stack", [Ridge(), ["trees", Ridge()], HistGradientBoostingRegressor()])
+def test_an_estimator_in_the_stack_is_not_saved(stack: Any, tmp_path: Path) -> None:
+    model = SparseGPRegressor(**QUICK, likelihood="gaussian", stack=stack)
+    model.fit(fitted_mixtures.X, fitted_mixtures.NUMBERS)
+    with pytest.raises(UnsupportedError, match=r"in its stack cannot be saved.*stack='trees'"):
+        model.save(tmp_path / "model")
+    assert list(tmp_path.iterdir()) == []
 
 
 # What is no model
@@ -352,10 +467,10 @@ def error_after(path: Path, whole: Path, change: Change) -> str:
 
 def test_a_file_of_a_newer_format_is_refused(whole: Path, tmp_path: Path) -> None:
     def newer(manifest: dict[str, Any], _: Any) -> None:
-        manifest["format"], manifest["versions"]["directgp"] = 4, "9.8"
+        manifest["format"], manifest["versions"]["directgp"] = 5, "9.8"
 
     message = error_after(tmp_path / "model", whole, newer)
-    assert "is a model of format 4" in message and "Load it with directgp 9.8" in message
+    assert "is a model of format 5" in message and "Load it with directgp 9.8" in message
 
 
 CHANGES: dict[str, Change] = {
@@ -424,6 +539,117 @@ LABEL_CHANGES: dict[str, Change] = {
         likelihood={"kind": "OrderedProbit", "frozen": [], "settings": {"num_classes": 1e9}}
     ),
 }
+
+
+def of_members(**values: Any) -> Change:
+    """Set fields of the record of the second member."""
+    return lambda m, t: m["record"]["members"][1].update(values)
+
+
+def weights(*values: Any) -> Change:
+    def change(m: dict[str, Any], t: dict[str, torch.Tensor]) -> None:
+        for member, weight in zip(m["record"]["members"], values, strict=True):
+            member["weight"] = weight
+
+    return change
+
+
+def without_stack(m: dict[str, Any], t: dict[str, torch.Tensor]) -> None:
+    """Leave out the trees and their scaling."""
+    m.update(stack=None)
+    m["record"].update(sources_rounded=None)
+    for name in [name for name in t if name.startswith(("stack.", "arrays.source"))]:
+        del t[name]
+
+
+def narrow(prefix: str) -> Change:
+    """Round the posterior of a member to float32."""
+
+    def change(m: dict[str, Any], t: dict[str, torch.Tensor]) -> None:
+        t.update(
+            {
+                name: tensor.float()
+                for name, tensor in t.items()
+                if name.startswith(prefix) and tensor.is_floating_point()
+            }
+        )
+
+    return change
+
+
+MIXTURE_CHANGES: dict[str, Change] = {
+    "no weights": lambda m, t: m["record"].update(members=None),
+    "weights without record": lambda m, t: m["record"].pop("members"),
+    "a weight too few": lambda m, t: m["record"]["members"].pop(),
+    "a weight too many": lambda m, t: m["record"]["members"].append(m["record"]["members"][2]),
+    "a negative weight": weights(0.9, 0.3, -0.2),
+    "weights above 1": weights(0.5, 0.4, 0.2),
+    "weights below 1": weights(0.5, 0.2, 0.2),
+    "weights without order": weights(0.2, 0.5, 0.3),
+    "a weight of NaN": weights(0.5, math.nan, 0.5),
+    "an infinite weight": weights(math.inf, 0.3, 0.2),
+    "a weight in words": weights(0.5, "0.3", 0.2),
+    "no weight": lambda m, t: m["record"]["members"][0].pop("weight"),
+    "an infinite β": of_members(beta=math.inf),
+    "a mode that there is not": of_members(hyperparameters="held fast"),
+    "a label that is a number": of_members(label=1),
+    "a label of a megabyte": of_members(label="x" * 10**6),
+    "more of a member": of_members(more=1),
+    "a loss in words": of_members(loss="small"),
+    "another member with a stack": of_members(stacked=True),
+    "a stack that is a number": of_members(stacked=1),
+    "no member with a stack": lambda m, t: m["record"]["members"][0].update(stacked=False),
+    "a stack for no member": lambda m, t: [
+        member.update(stacked=False) for member in m["record"]["members"]
+    ],
+    "a member without its stack": without_stack,
+    "no rounding of columns": lambda m, t: m["record"].update(sources_rounded=None),
+    "no scaling of columns": lambda m, t: t.pop("arrays.source_shift"),
+    "a scaling of more columns": lambda m, t: t.update(
+        {"arrays.source_shift": torch.ones(2).double()}
+    ),
+    "a scale of 0 for a column": lambda m, t: t["arrays.source_scale"].zero_(),
+    "a stack of more features": lambda m, t: m["stack"].update(num_features=3),
+    "counts in a mixture": lambda m, t: m["members"][0].update(
+        likelihood={"kind": "PoissonExp", "frozen": []}
+    ),
+    "labels in a mixture": lambda m, t: m["members"][0].update(
+        likelihood={"kind": "Probit", "frozen": []}
+    ),
+    "a member of two latents": lambda m, t: m["members"][0].update(
+        likelihood={"kind": "HeteroscedasticGaussian", "frozen": []}
+    ),
+    "a member in float32": narrow("members.1.posterior."),
+    "a member of one feature": lambda m, t: t.update(
+        {"members.1.posterior.Z": t["members.1.posterior.Z"][:, :1].clone()}
+    ),
+    "a mean of a member without end": lambda m, t: t["members.1.posterior.u_mean"].fill_(1e308),
+}
+
+
+@pytest.fixture(scope="module")
+def whole_mixture(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("models") / "mixture.dgp"
+    mixture("numbers").save(path)
+    return path
+
+
+@pytest.mark.parametrize("name", MIXTURE_CHANGES)
+def test_an_inconsistent_mixture_is_refused(name: str, whole_mixture: Path, tmp_path: Path) -> None:
+    said = error_after(tmp_path / "model", whole_mixture, MIXTURE_CHANGES[name])
+    assert "cannot be loaded as a model" in said
+
+
+def test_a_mixture_of_other_classes_is_refused(tmp_path: Path) -> None:
+    mixture("kinds").save(tmp_path / "whole")
+
+    def two_classes(m: dict[str, Any], t: dict[str, torch.Tensor]) -> None:
+        m["members"][0].update(
+            likelihood={"kind": "Softmax", "frozen": [], "settings": {"num_classes": 2.0}}
+        )
+
+    said = error_after(tmp_path / "model", tmp_path / "whole", two_classes)
+    assert "cannot be loaded as a model" in said
 
 
 @pytest.mark.parametrize("name", LABEL_CHANGES)

@@ -18,13 +18,13 @@ from directgp.log_expectations.api import check_own
 from directgp.race.candidates import Candidate, Choices
 from directgp.race.coverage import Coverage, Predicted
 from directgp.race.entrants import Entrant, Trainers
-from directgp.race.final import on_all
+from directgp.race.final import ended, on_all, settled
 from directgp.race.race import EFFORTS, Race
 from directgp.race.record import path_of
 from directgp.training import beta_path
 from directgp.training.beta_path import beta_grid
 from directgp.training.data import Data, Model, check_data
-from directgp.training.result import BetaPath, StageResult, TrainingResult
+from directgp.training.result import BetaPath, StageResult, Status, TrainingResult
 from directgp.training.run import Recipe, close
 from directgp.training.train import train, update
 from directgp.training.trainer import as_elbo
@@ -222,7 +222,7 @@ class Fit:
         chosen = [race.entrants[i] for i in order.tolist()]
         coverage = self._coverage(race, chosen, weights[order].tolist())
         if isinstance(validation, Given):
-            results = [entrant.results[0] for entrant in chosen]
+            results = [settled(entrant.results[0]) for entrant in chosen]
         else:
             results = on_all(trainers, chosen, EFFORTS[self.settings.effort].tolerance)
             if trainers.end is not None:
@@ -231,11 +231,14 @@ class Fit:
             member_of(result, entrant.candidate.label, entrant.candidate.stacked)
             for result, entrant in zip(results, chosen, strict=True)
         )
+        result = results[0]
+        if trainers.end is not None and trainers.end.status is not Status.BUDGET:
+            result = ended(result, trainers.end)
         return Fitted(
             members=members,
             weights=tuple(weights[order].tolist()),
-            result=results[0],
-            path=path,
+            result=result,
+            path=replace(path, failed=tuple(trainers.failures)),
             end=trainers.end,
             untried=tuple(race.untried),
             coverage=coverage,

@@ -52,8 +52,12 @@ from directgp.objectives import (
     SquareLoss,
     ZeroOneCost,
 )
-from directgp.persistence import ModelState
+from directgp.persistence import MemberState, ModelState
 from directgp.posteriors import Prior, SparsePosterior
+from directgp.stack import Stack, Trees
+from directgp.stack.scales import Scale
+from directgp.stack.sources import FittedSource
+from directgp.stack.stack import FoldedSource
 from directgp.training.result import StageResult, Status
 
 D = 3
@@ -220,6 +224,38 @@ def state(**changes: Any) -> ModelState:
         "record": RECORD,
     }
     return ModelState(**{**fields, **changes})
+
+
+def trees(shift: float = 0.0, width: int = 1) -> Trees:
+    """Two splits with three leaves, and a leaf alone, for each output."""
+    return Trees(
+        is_leaf=np.tile([False, True, False, True, True, True], width),
+        feature=np.tile(np.array([0, 2], np.int32), width),
+        threshold=np.tile([0.3, math.inf], width),
+        missing_left=np.tile([True, False], width),
+        value=np.tile([0.1 + 0.2, -1 / 3, 2.0, 5e-324], width) + shift,
+        output=np.repeat(np.arange(width, dtype=np.int32), 2),
+        baseline=np.full(width, -0.7),
+        num_features=D,
+    )
+
+
+def stack() -> Stack:
+    """A source of two folds, and one of three columns, with ranges that are bounded and not."""
+    scales = Scale(), Scale("log", 1e-3), Scale("logit", 0.1, 1 - 0.1)
+    one = FittedSource(trees(), scales[0]), FittedSource(trees(1 / 3), scales[1])
+    three = FittedSource(trees(width=3), scales[2])
+    sources = FoldedSource(("trees",), one), FoldedSource(("a", "b", "c β"), (three,))
+    return Stack(sources, num_features=D)
+
+
+def mixture(**changes: Any) -> ModelState:
+    """A model with two further members and a stack."""
+    members = (
+        MemberState(posterior_with(KERNELS["matern32"](), MEANS["zero"]()), StudentT(3.3, 0.7)),
+        MemberState(posterior_with(KERNELS["rq"](), MEANS["constant"]()), Gaussian(1 / 3)),
+    )
+    return state(**{"members": members, "stack": stack(), **changes})
 
 
 def bits(value: Any) -> Any:

@@ -19,7 +19,7 @@ from directgp.persistence import load_model, save_model
 from directgp.persistence.models import MODEL
 from directgp.training.checkpoint import CHECKPOINT
 from tests.unit.audit import UNWANTED, events_of
-from tests.unit.persistence.cases import state
+from tests.unit.persistence.cases import mixture, state
 
 CPU = torch.device("cpu")
 Tensors = dict[str, Tensor]
@@ -31,6 +31,14 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A model that is as it should be."""
     path = tmp_path_factory.mktemp("models") / "whole.dgp"
     save_model(path, state(estimator="SparseGPClassifier", classes=np.array(["no", "yes"])))
+    return path
+
+
+@pytest.fixture(scope="module")
+def whole_mixture(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A mixture with a stack that is as it should be."""
+    path = tmp_path_factory.mktemp("models") / "mixture.dgp"
+    save_model(path, mixture())
     return path
 
 
@@ -51,14 +59,21 @@ def refusal(path: Path) -> str:
 # Damage
 
 
-def test_a_model_cut_short_anywhere_is_refused(path: Path, whole: Path) -> None:
-    data = whole.read_bytes()
+@pytest.mark.parametrize("name", ["whole", "whole_mixture"])
+def test_a_model_cut_short_anywhere_is_refused(
+    path: Path, name: str, request: pytest.FixtureRequest
+) -> None:
+    data = request.getfixturevalue(name).read_bytes()
     for length in random.Random(0).sample(range(len(data)), 300):
         path.write_bytes(data[:length])
         refusal(path)
 
 
-def test_flipped_bits_are_caught_or_change_nothing(path: Path, whole: Path) -> None:
+@pytest.mark.parametrize("name", ["whole", "whole_mixture"])
+def test_flipped_bits_are_caught_or_change_nothing(
+    path: Path, name: str, request: pytest.FixtureRequest
+) -> None:
+    whole = request.getfixturevalue(name)
     data, sound = whole.read_bytes(), read_file(MODEL, whole)
     rng, caught = random.Random(1), 0
     for _ in range(400):
@@ -292,6 +307,88 @@ FALSE_ENTRIES: dict[str, Change] = {
 }
 
 
+SOURCES, FOLD, MEMBER = "stack/sources", "stack.0.1.", "members.0."
+FLAGS = torch.tensor([False, True, False, True, True, True])
+
+FALSE_MEMBERS: dict[str, Change] = {
+    "members as a dict": put("members", {}),
+    "a member too many": lambda m, t: m["members"].append(m["members"][0]),
+    "a member too few": lambda m, t: m["members"].pop(),
+    "a member without a likelihood": lambda m, t: m["members"][0].pop("likelihood"),
+    "a member with more": put("members/0/surprise", 1),
+    "the kernel of another member": put("members/0/posterior/kernel/kind", "RQKernel"),
+    "the likelihood of another member": put("members/0/likelihood/kind", "Gaussian"),
+    "a member of two latents": put("members/0/posterior/num_latent", 2),
+    "no Z of a member": without(f"{MEMBER}posterior.Z"),
+    "NaN Z of a member": tensor(f"{MEMBER}posterior.Z", WIDE * torch.nan),
+    "float32 Z of a member": tensor(f"{MEMBER}posterior.Z", WIDE.float()),
+    "long u_mean of a member": tensor(f"{MEMBER}posterior.u_mean", torch.ones(5).double()),
+    "a surplus of a member": tensor(f"{MEMBER}posterior.extra", WIDE),
+    "a member without a number": tensor("members.posterior.Z", WIDE),
+    "a member of another number": tensor("members.00.posterior.Z", WIDE),
+    "no stack": put("stack", None),
+    "a stack as a list": put("stack", []),
+    "no sources": put(SOURCES, []),
+    "a source too many": lambda m, t: m["stack"]["sources"].append(m["stack"]["sources"][0]),
+    "a source too few": lambda m, t: m["stack"]["sources"].pop(),
+    "a fold too many": lambda m, t: m["stack"]["sources"][0]["folds"].append(
+        {"link": "identity", "low": 0.0, "high": 1.0}
+    ),
+    "a fold too few": lambda m, t: m["stack"]["sources"][0]["folds"].pop(),
+    "no folds": put(f"{SOURCES}/0/folds", []),
+    "a million folds": lambda m, t: m["stack"]["sources"][0].update(
+        folds=m["stack"]["sources"][0]["folds"] * 500_000
+    ),
+    "a name too many": put(f"{SOURCES}/0/names", ["a", "b"]),
+    "a name too few": put(f"{SOURCES}/1/names", ["a", "b"]),
+    "no names": put(f"{SOURCES}/0/names", []),
+    "a name that is a number": put(f"{SOURCES}/0/names", [1]),
+    "code of a source": put(f"{SOURCES}/0/estimator", "gASV"),
+    "a link": put(f"{SOURCES}/0/folds/0/link", "exp"),
+    "an end of the range in words": put(f"{SOURCES}/0/folds/0/low", "0"),
+    "an end of the range that is NaN": put(f"{SOURCES}/0/folds/0/low", float("nan")),
+    "an empty range": put(f"{SOURCES}/0/folds/0/high", float("-inf")),
+    "a log of 0": put(f"{SOURCES}/0/folds/1/low", 0.0),
+    "a logit of 1": put(f"{SOURCES}/1/folds/0/high", 1.0),
+    "no features": put("stack/num_features", 0),
+    "fewer features than splits need": put("stack/num_features", 2),
+    "features in words": put("stack/num_features", "3"),
+    "features without end": put("stack/num_features", 10**400),
+    "no flags": without(f"{FOLD}is_leaf"),
+    "a tree without an end": tensor(f"{FOLD}is_leaf", ~FLAGS),
+    "a tree without its last leaf": tensor(f"{FOLD}is_leaf", FLAGS[:-1]),
+    "more trees": tensor(f"{FOLD}is_leaf", torch.ones(6, dtype=torch.bool)),
+    "flags that are numbers": tensor(f"{FOLD}is_leaf", FLAGS.to(torch.uint8)),
+    "flags of two axes": tensor(f"{FOLD}is_leaf", FLAGS.reshape(2, 3)),
+    "leaves of another number": tensor(f"{FOLD}value", torch.ones(5).double()),
+    "a tree of many leaves": lambda m, t: t.update(
+        {
+            f"{FOLD}is_leaf": torch.tensor([False] * 64 + [True] * 65),
+            f"{FOLD}feature": torch.zeros(64, dtype=torch.int32),
+            f"{FOLD}threshold": torch.zeros(64).double(),
+            f"{FOLD}missing_left": torch.zeros(64, dtype=torch.bool),
+            f"{FOLD}value": torch.zeros(65).double(),
+            f"{FOLD}output": torch.zeros(1, dtype=torch.int32),
+        }
+    ),
+    "children, of another layout": tensor(f"{FOLD}left", torch.tensor([1, 0])),
+    "a feature beyond the last": tensor(f"{FOLD}feature", torch.tensor([0, 3]).int()),
+    "a negative feature": tensor(f"{FOLD}feature", torch.tensor([0, -1]).int()),
+    "features of 64 bits": tensor(f"{FOLD}feature", torch.tensor([0, 1])),
+    "a feature too few": tensor(f"{FOLD}feature", torch.tensor([0]).int()),
+    "a NaN threshold": tensor(f"{FOLD}threshold", torch.tensor([0.0, torch.nan]).double()),
+    "narrow thresholds": tensor(f"{FOLD}threshold", torch.zeros(2)),
+    "sides of gaps that are numbers": tensor(f"{FOLD}missing_left", torch.zeros(2).double()),
+    "a NaN leaf": tensor(f"{FOLD}value", torch.full((4,), torch.nan).double()),
+    "an infinite leaf": tensor(f"{FOLD}value", torch.full((4,), torch.inf).double()),
+    "an output beyond the last": tensor(f"{FOLD}output", torch.tensor([0, 1]).int()),
+    "outputs that fall": tensor("stack.1.0.output", torch.tensor([0, 0, 2, 2, 1, 1]).int()),
+    "an infinite baseline": tensor(f"{FOLD}baseline", torch.tensor([torch.inf]).double()),
+    "no baseline": tensor(f"{FOLD}baseline", torch.empty(0).double()),
+    "a baseline too many": tensor(f"{FOLD}baseline", torch.zeros(2).double()),
+}
+
+
 def write_changed(path: Path, whole: Path, change: Change) -> None:
     """Write the file with one change in it."""
     tensors, manifest = read_file(MODEL, whole)
@@ -325,8 +422,24 @@ def test_a_false_entry_is_refused(
     assert "a false entry made something large" not in message
 
 
-def test_random_entries_are_refused_or_harmless(path: Path, whole: Path) -> None:
+def test_a_mixture_without_a_false_entry_is_loaded(path: Path, whole_mixture: Path) -> None:
+    write_changed(path, whole_mixture, lambda manifest, tensors: None)
+    state = load_model(path, CPU)
+    assert len(state.members) == 2 and state.stack is not None
+
+
+@pytest.mark.parametrize("name", FALSE_MEMBERS)
+def test_a_false_entry_of_a_mixture_is_refused(path: Path, whole_mixture: Path, name: str) -> None:
+    write_changed(path, whole_mixture, FALSE_MEMBERS[name])
+    assert refusal(path).startswith(f"{path} cannot be loaded as a model: ")
+
+
+@pytest.mark.parametrize("name", ["whole", "whole_mixture"])
+def test_random_entries_are_refused_or_harmless(
+    path: Path, name: str, request: pytest.FixtureRequest
+) -> None:
     """Any entry of the manifest, set to anything."""
+    whole = request.getfixturevalue(name)
     rng, caught = random.Random(2), 0
     values = [None, True, -1, 10**12, float("nan"), "x", "", [], {}, [1], {"kind": "RBFKernel"}]
 
@@ -348,7 +461,11 @@ def test_random_entries_are_refused_or_harmless(path: Path, whole: Path) -> None
 
 
 @pytest.mark.usefixtures("without_shape_checks")
-def test_loading_a_model_opens_one_file_and_runs_nothing(whole: Path) -> None:
+@pytest.mark.parametrize("name", ["whole", "whole_mixture"])
+def test_loading_a_model_opens_one_file_and_runs_nothing(
+    name: str, request: pytest.FixtureRequest
+) -> None:
+    whole = request.getfixturevalue(name)
     unpickled = events_of(lambda: pickle.loads(pickle.dumps(Path())))
     assert any(event.name.startswith(UNWANTED) for event in unpickled), "nothing is found at all"
     events = events_of(lambda: load_model(whole, CPU))

@@ -16,11 +16,15 @@ import torch
 from torch import Tensor
 
 from directgp import files
-from directgp.errors import DirectGPError, ModelFileError
+from directgp.errors import DirectGPError, ModelFileError, UnsupportedError
 from directgp.io import digest, read_file, write_file
 from directgp.persistence import ModelState, load_model, save_model
 from directgp.persistence.models import MODEL
-from tests.unit.persistence.cases import bits, is_module, state
+from directgp.stack import Stack, Trees
+from directgp.stack.scales import Scale
+from directgp.stack.sources import FittedSource, ForeignModel
+from directgp.stack.stack import FoldedSource
+from tests.unit.persistence.cases import bits, inputs, is_module, mixture, stack, state
 
 CPU = torch.device("cpu")
 
@@ -45,6 +49,15 @@ def plain(value: Any) -> Any:
         return str(value.dtype), value.shape, value.tobytes()
     if isinstance(value, dict):
         return {key: plain(item) for key, item in value.items()}
+    if isinstance(value, Stack):
+        return [
+            (source.names, fitted.scale, plain(fitted.model.arrays()), fitted.model.num_features)
+            for source in value.sources
+            for fitted in source.folds
+            if isinstance(fitted.model, Trees)
+        ]
+    if isinstance(value, tuple) and any(isinstance(item, tuple) for item in value):
+        return [[plain(part) for part in item] for item in value]
     return value.item() if isinstance(value, np.generic) else value
 
 
@@ -76,6 +89,74 @@ def test_the_description_sees_differences(path: Path) -> None:
     ours, theirs = state(), state()
     theirs.posterior.u_mean.data[0] += 1e-15
     assert described(ours) == described(state()) != described(theirs)
+    mixtures = [mixture(), mixture(stack=None), mixture(members=()), mixture()]
+    mixtures[3].members[1].posterior.u_mean.data[0] += 1e-15
+    assert len({described(each) for each in mixtures}) == 4
+
+
+# Mixtures
+
+
+@pytest.mark.parametrize("parts", [{}, {"stack": None}, {"members": ()}], ids=list)
+def test_members_and_trees_come_back_to_the_bit(path: Path, parts: dict[str, Any]) -> None:
+    saved = mixture(**parts)
+    before = described(saved)
+    save_model(path, saved)
+    found = load_model(path, CPU)
+    assert described(found) == before
+    assert read_file(MODEL, path).manifest["format"] == 4
+    contents = digest("", read_file(MODEL, path).tensors)
+    save_model(path, found)
+    assert digest("", read_file(MODEL, path).tensors) == contents
+
+
+def test_a_loaded_stack_predicts_the_same_bits(path: Path) -> None:
+    save_model(path, mixture())
+    found = load_model(path, CPU).stack
+    X = np.concatenate([inputs(20).numpy(), [[np.nan, 0.0, np.nan]]])
+    assert found is not None
+    np.testing.assert_array_equal(found.columns(X), stack().columns(X), strict=True)
+    assert found.names == ("trees", "a", "b", "c β")
+
+
+def test_a_model_alone_has_the_fields_of_earlier_formats(path: Path) -> None:
+    later = {"members", "stack", "others", "table"}
+    for saved, file_format, fields in (
+        (state(), 1, set()),
+        (state(others=(state(),)), 2, {"others"}),
+        (state(table={}), 3, {"table"}),
+        (state(others=(mixture(),), table={}), 4, {"others", "table"}),
+    ):
+        save_model(path, saved)
+        tensors, manifest = read_file(MODEL, path)
+        assert manifest["format"] == file_format
+        assert manifest.keys() & later == fields
+        first = (name for name in tensors if not name.startswith("others."))
+        assert not any(name.startswith(("members.", "stack.")) for name in first)
+
+
+def test_each_output_has_members_and_trees(path: Path) -> None:
+    saved = mixture(others=(state(), mixture()))
+    save_model(path, saved)
+    found = load_model(path, CPU)
+    for one, other in zip((found, *found.others), (saved, *saved.others), strict=True):
+        alone = (dataclasses.replace(each, others=()) for each in (one, other))
+        assert len({described(each) for each in alone}) == 1
+
+
+def test_members_go_to_the_device(path: Path) -> None:
+    save_model(path, mixture())
+    for member in load_model(path, torch.device("meta")).members:
+        for part in member:
+            assert {tensor.device.type for tensor in part.state_dict().values()} == {"meta"}
+
+
+def test_an_estimator_in_the_stack_is_refused(path: Path) -> None:
+    model = ForeignModel("Ridge", object(), is_classifier=False, width=1)
+    source = FoldedSource(("Ridge",), (FittedSource(model, Scale()),))
+    with pytest.raises(UnsupportedError, match=r"Ridge in its stack .* stack='trees'.* joblib"):
+        save_model(path, mixture(stack=Stack((source,), 3)))
+    assert not path.exists()
 
 
 @pytest.mark.parametrize(
@@ -123,9 +204,9 @@ def test_another_format_says_which_version_reads_it(
     path: Path, old: bytes, versions: Any, said: str
 ) -> None:
     tensors, _ = read_file(MODEL, path)
-    write_file(MODEL, path, tensors, {"format": 4, "versions": versions, "unheard": "of"})
+    write_file(MODEL, path, tensors, {"format": 5, "versions": versions, "unheard": "of"})
     with pytest.raises(
-        ModelFileError, match=r"a model of format 4.* reads formats 1 to 3"
+        ModelFileError, match=r"a model of format 5.* reads formats 1 to 4"
     ) as caught:
         load_model(path, CPU)
     assert said in str(caught.value) and str(path) in str(caught.value)
