@@ -1,8 +1,8 @@
 """Compare results on the classic tables with published figures, in units of y.
 
-``python -m benchmarks.defaults.classic --data FOLDER`` prints NLL and RMSE of the default estimator,
-means over the published splits with their standard errors, beside the lowest published NLL of a
-method without a foundation model (README of the data).
+``python -m benchmarks.defaults.classic --data FOLDER`` prints NLL and RMSE of the default
+estimator, means over the published splits with their standard errors, beside the lowest published
+NLL of a method without a foundation model (README of the data).
 """
 
 import argparse

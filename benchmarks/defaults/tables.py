@@ -1,7 +1,7 @@
 """Tables of the comparison and their splits.
 
-The splits of uci and classic tables are the public ones. Other data sets are permuted, with the number of the
-split as seed, and a made-up problem draws new rows.
+The splits of uci and classic tables are the public ones. Other data sets are permuted, with the
+number of the split as seed, and a made-up problem draws new rows.
 """
 
 from pathlib import Path
