@@ -1,5 +1,6 @@
 """Train the members of an estimator on prepared rows: one run, or a race of candidates."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple, final
@@ -384,7 +385,7 @@ class Continuation:
         return Fitted(members, tuple(self.weights), results[0])
 
     def _along(self, examples: Given | None) -> Fitted:
-        """Train the member for each of the given β, and choose one by validation."""
+        """Train the member for each of the given β, and take the lowest validation loss."""
         (member,) = self.members
         validation, description = validation_of(self.settings, self.table, examples)
         data = self.data(member.stacked)
@@ -399,8 +400,11 @@ class Continuation:
             generator=torch.Generator(data.X.device).manual_seed(self.seed),
             start="given",
         )
-        result = path.best
-        return Fitted.of(result, path=replace(path, validation=description))
+        losses = [point.validation_loss for point in path.points]
+        # They are NaN if training was ended before the validation.
+        if not math.isnan(losses[path.chosen]):
+            path = replace(path, chosen=losses.index(min(losses)))
+        return Fitted.of(path.best, path=replace(path, validation=description))
 
 
 def _varies(y: Tensor) -> bool:

@@ -29,16 +29,17 @@ class Settings(Frozen):
     """Settings that all methods of a comparison share."""
 
     likelihood: str
-    """Name; "auto" is chosen by evidence on the training rows of each split."""
+    """Name; "auto" is chosen by the validation rows of each split."""
 
     kernel: str
-    """Name; "auto" is chosen by evidence on the training rows of each split."""
+    """Name; "auto" is chosen by the validation rows of each split."""
 
     ard: bool | Literal["auto"] = True
-    """Lengthscale for each feature; "auto" is chosen by evidence on the training rows."""
+    """Lengthscale for each feature; "auto" is chosen by the validation rows."""
 
     num_inducing: int | None = None
-    """Inducing inputs; None for a quarter of the training rows, from 50 to 100."""
+    """Inducing inputs; None for a quarter of the training rows, from 50 to 100, or as many as
+    `directgp fit` chooses."""
 
     betas: tuple[float, ...] | None = None
     """Candidates of β; None for every second of n, n/2, n/4, …, 0.01, and 1."""

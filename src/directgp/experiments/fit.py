@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, final
+from typing import Any, NamedTuple, final
 
 import numpy as np
 import torch
@@ -21,7 +21,7 @@ from directgp.errors import ModelFileError, NumericalError
 from directgp.estimators.base import SparseGPEstimator
 from directgp.estimators.explanations import Explained, increases
 from directgp.estimators.preprocessing import Scalings
-from directgp.estimators.summary import has_ard, kernel_name
+from directgp.estimators.settings import auto_inducing
 from directgp.experiments.baselines import predict_baseline
 from directgp.experiments.cell import (
     BASIC,
@@ -40,6 +40,7 @@ from directgp.experiments.compare_cell import (
     Explanation,
     ModelFacts,
     Predictions,
+    Settings,
 )
 from directgp.experiments.splits import Array, CellData, ScaledParts, parts_of, split
 from directgp.likelihoods.base import Likelihood
@@ -56,6 +57,9 @@ _ESTIMATORS: dict[Task, type[SparseGPEstimator]] = {
     "count": estimators.SparseGPCountRegressor,
 }
 """The estimator of each task."""
+
+_SINGLE: dict[str, Any] = {"combine": "best", "stack": None}
+"""Parameters of one Gaussian process on the features alone, by which objectives are compared."""
 
 _ROWS_KEPT = 2000
 """Test rows whose predictions are stored, for figures."""
@@ -150,30 +154,41 @@ def _fitted(
     Methods that choose β continue the training of the stored ELBO model. Other methods train a new
     model, with likelihood and kernel of the stored model if there is one.
     """
-    settings = cell.settings
-    likelihood = settings.likelihood
-    kernel = settings.kernel
-    ard = settings.ard
     if method is DEFAULT:
-        model = _estimator(cell, data, likelihood=likelihood, kernel=kernel, ard=ard)
+        model = _estimator(cell, data, cell.settings)
         return _fit(model, data, _rows_for_default(data), monitors=monitors)
     basic = likelihoods_of(cell.task)[0]
     if start:
-        stored = _loaded(start, settings.device)
+        stored = _loaded(start, cell.settings.device)
         facts = model_facts(stored)
         if method is BASIC and facts.likelihood == basic:
             # The chosen model is the basic one, and has been trained.
             return stored
         if method.chooses_beta:
             return _continued(stored, cell, method, data, monitors)
-        likelihood = facts.likelihood
-        kernel = facts.kernel
-        ard = facts.ard
+    else:
+        facts = _chosen_model(cell, data, monitors)
     if method is BASIC:
-        likelihood = basic
-    model = _estimator(cell, data, likelihood=likelihood, kernel=kernel, ard=ard)
-    model.set_params(objective=method.objective, beta=1.0)
+        facts = facts.model_copy(update={"likelihood": basic})
+    model = _estimator(cell, data, facts, **_SINGLE, objective=method.objective, beta=1.0)
     return _fit(model, data, data.train, monitors=monitors)
+
+
+def _chosen_model(
+    cell: CompareCell, data: CellData, monitors: tuple[Monitor, ...]
+) -> ModelFacts:
+    """Return likelihood, kernel and ARD: those given, or those best on the validation rows.
+
+    Models are compared by the NLL of short ELBO runs, with the same number of inducing inputs.
+    """
+    settings = cell.settings
+    likelihood, kernel, ard = settings.likelihood, settings.kernel, settings.ard
+    if likelihood != "auto" and kernel != "auto" and ard != "auto":
+        return ModelFacts(likelihood=likelihood, kernel=kernel, ard=ard)
+    model = _estimator(cell, data, settings, **_SINGLE, objective=ELBO.objective, beta=1.0)
+    model.set_params(num_inducing=settings.num_inducing or auto_inducing(len(data.train[1])))
+    _fit(model, data, data.train, validation_data=data.validation, monitors=monitors)
+    return model_facts(model)
 
 
 def _continued(
@@ -189,7 +204,6 @@ def _continued(
         beta="auto",
         hyperparameters=method.hyperparameters,
         warm_start=True,
-        effort="fast",
     )
     betas = sorted({*(cell.settings.betas or coarse_grid(cell.size))}, reverse=True)
     return _fit(
@@ -203,25 +217,21 @@ def _continued(
 
 
 def _estimator(
-    cell: CompareCell,
-    data: CellData,
-    *,
-    likelihood: str,
-    kernel: str,
-    ard: bool | Literal["auto"],
+    cell: CompareCell, data: CellData, model: Settings | ModelFacts, **parameters: Any
 ) -> Any:
-    """Return the estimator of a cell, not fitted."""
+    """Return the estimator of a cell, not fitted; `model` has likelihood, kernel and ARD."""
     settings = cell.settings
     return _ESTIMATORS[cell.task](
-        likelihood=likelihood,
-        kernel=kernel,
-        ard=ard,
+        likelihood=model.likelihood,
+        kernel=model.kernel,
+        ard=model.ard,
         num_inducing=settings.num_inducing or "auto",
         max_iter=settings.max_steps,
         dtype=settings.dtype,
         device=settings.device,
         missing="impute" if data.has_gaps else "error",
         random_state=seed_of(cell.seed, cell.repeat),
+        **parameters,
     )
 
 
@@ -365,10 +375,13 @@ class TrainingFacts:
 
 
 def model_facts(model: SparseGPEstimator) -> ModelFacts:
-    """Return names of likelihood and kernel of a fitted estimator."""
+    """Return the names by which an estimator makes the trained likelihood and kernel."""
     kind = type(model.likelihood_).__name__
-    name = next(row.name for row in LIKELIHOODS.values() if row.kind == kind)
-    return ModelFacts(likelihood=name, kernel=kernel_name(model), ard=has_ard(model))
+    likelihood = next(row.name for row in LIKELIHOODS.values() if row.kind == kind)
+    prior = model.posterior_.prior
+    scales = prior.length_scales()
+    ard = scales is not None and len(scales) > 1
+    return ModelFacts(likelihood=likelihood, kernel=prior.kernel_name, ard=ard)
 
 
 def beta_losses(path: BetaPath | None) -> tuple[BetaLoss, ...]:

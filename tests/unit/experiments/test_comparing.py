@@ -33,8 +33,9 @@ from directgp.experiments.workers import FailedJob
 from directgp.likelihoods import Gaussian
 from directgp.registry import Task
 from directgp.shapes import Marginals
+from directgp.training.beta_path import path_of
+from directgp.training.result import BetaPath
 from directgp.training.run import Monitor
-from directgp.training.search import Search
 from tests.unit.experiments.small import Recorder, plan, problem
 
 pytestmark = pytest.mark.usefixtures("without_shape_checks")
@@ -184,6 +185,8 @@ def test_the_elbo_cell_is_the_fit_of_the_estimator() -> None:
         ard=settings.ard,
         num_inducing=settings.num_inducing,
         max_iter=20,
+        combine="best",
+        stack=None,
         random_state=seed_of(cell.seed, cell.repeat),
     )
     with warnings.catch_warnings():
@@ -217,7 +220,6 @@ def test_a_method_goes_on_from_the_model_of_the_elbo() -> None:
         beta="auto",
         hyperparameters="joint",
         warm_start=True,
-        effort="fast",
         max_iter=30,
     )
     with warnings.catch_warnings():
@@ -247,22 +249,20 @@ def replace_seconds(finished: Record[CompareCell, CompareOutcome]) -> str:
 def test_fixed_holds_what_the_elbo_found(
     method: str, held: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    searches, along = [], Search.along
+    trained: list[BetaPath] = []
 
-    def spied(search: Search, *arguments: Any) -> Search:
-        searches.append(search)
-        return along(search, *arguments)
+    def spied(*arguments: Any, **settings: Any) -> BetaPath:
+        trained.append(path_of(*arguments, **settings))
+        return trained[-1]
 
-    monkeypatch.setattr(Search, "along", spied)
+    monkeypatch.setattr("directgp.training.beta_path.path_of", spied)
     _, _, record = run(method)
     elbo = saved(run("elbo")[2])
-    tried = [point.beta for point in record.outcome.path]
-    assert 1.0 in tried and len(tried) > 1 and {*tried} <= {4.0, 1.0, 0.25}
-    assert tried == sorted(tried, reverse=True)
-    losses = [point.loss for point in record.outcome.path]
-    assert record.outcome.beta == tried[losses.index(min(losses))]
-    (search,) = searches
-    for point in search.path.points:
+    path = record.outcome.path
+    assert [point.beta for point in path] == [4.0, 1.0, 0.25]
+    assert record.outcome.beta == min(path, key=lambda point: point.loss).beta
+    (found,) = trained
+    for point in found.points:
         assert torch.equal(point.trained.posterior.Z, elbo.posterior_.Z) == held
 
 
