@@ -73,6 +73,20 @@ class ModelFacts(Frozen):
 
 
 @final
+class MemberFacts(Frozen):
+    """A Gaussian process of a mixture."""
+
+    label: str
+    """Kernel, likelihood, mode and β in words."""
+
+    weight: float
+    """Weight in the mixture."""
+
+    stacked: bool
+    """Whether predictions of boosted trees are among its features."""
+
+
+@final
 class BetaLoss(Frozen):
     """The validation loss of one β."""
 
@@ -100,7 +114,10 @@ class CompareOutcome(TrainingOutcome):
     """(step, objective) of the chosen run, thinned."""
 
     model: ModelFacts | None = None
-    """None for methods without a Gaussian process."""
+    """None for methods without a single Gaussian process."""
+
+    members: tuple[MemberFacts, ...] = ()
+    """The mixture of `directgp fit`, the heaviest first; empty for other methods."""
 
 
 _RUNS_OF_FIT = 5.0

@@ -7,7 +7,7 @@ import time
 import warnings
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any, NamedTuple, final
 
@@ -38,6 +38,7 @@ from directgp.experiments.compare_cell import (
     CompareCell,
     CompareOutcome,
     Explanation,
+    MemberFacts,
     ModelFacts,
     Predictions,
     Settings,
@@ -108,10 +109,8 @@ def run_compare_cell(
         model = _fitted(cell, method, data, start, (*monitors, counter))
         predicted = PredictedTargets.of(model, data.test)
         explained = Explained.of(model)
-        facts = TrainingFacts.of(model, counter.total)
-        if method is DEFAULT:
-            # A report shows these only of single objectives.
-            facts = replace(facts, failed=(), path=(), curve=(), model=None)
+        facts_of = TrainingFacts.of_mixture if method is DEFAULT else TrainingFacts.of
+        facts = facts_of(model, counter.total)
         if method in (ELBO, BASIC):
             saved = _saved(model)
     seconds = clock(device) - since
@@ -249,6 +248,7 @@ def _fit(
     if labels:
         # The rows may lack a class of the table.
         model.classes_ = np.arange(float(data.num_classes))
+        model.threshold_ = 0.5
     X, y = rows
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -333,7 +333,7 @@ class TrainingFacts:
     """The fields of `CompareOutcome` that training decides; the defaults are of no training."""
 
     beta: float = math.nan
-    """Weight of the KL term."""
+    """Weight of the KL term; NaN without one, and of a mixture."""
 
     status: str = Status.CONVERGED.value
     """How the chosen run stopped."""
@@ -354,11 +354,14 @@ class TrainingFacts:
     """(step, objective) of the chosen run, thinned."""
 
     model: ModelFacts | None = None
-    """Likelihood and kernel."""
+    """Likelihood and kernel of one model."""
+
+    members: tuple[MemberFacts, ...] = ()
+    """Members of a mixture."""
 
     @classmethod
     def of(cls, model: Any, evaluations: int) -> "TrainingFacts":
-        """Return the facts of a fitted estimator."""
+        """Return the facts of an estimator with one model."""
         result = model.training_result_
         path = model.beta_path_
         failures = () if path is None else path.failed
@@ -371,6 +374,20 @@ class TrainingFacts:
             path=beta_losses(path),
             curve=thinned(result.history),
             model=model_facts(model),
+        )
+
+    @classmethod
+    def of_mixture(cls, model: Any, evaluations: int) -> "TrainingFacts":
+        """Return the facts of an estimator with several models; the status is of the heaviest."""
+        pairs = zip(model.members_, model.weights_.tolist(), strict=True)
+        return cls(
+            status=model.training_result_.status.value,
+            reason=model.training_result_.reason,
+            evaluations=evaluations,
+            members=tuple(
+                MemberFacts(label=member.label, weight=weight, stacked=member.stacked)
+                for member, weight in pairs
+            ),
         )
 
 
