@@ -12,13 +12,21 @@ import torch
 from pydantic import FiniteFloat, JsonValue
 
 from directgp.errors import cause_of
+from directgp.estimators.members import Member, set_members
 from directgp.estimators.outputs import hold
 from directgp.estimators.predictions import PredictingEstimator
 from directgp.estimators.preprocessing import ColumnScaling, Imputation, Scalings
 from directgp.estimators.settings import DESCRIBED, device_of
 from directgp.estimators.summary import summary_of
 from directgp.likelihoods.capabilities import description
-from directgp.persistence import MODEL, ModelState, load_model, save_model
+from directgp.persistence import (
+    MODEL,
+    MemberState,
+    ModelState,
+    load_model,
+    refuse_estimators,
+    save_model,
+)
 from directgp.training.result import (
     BetaPath,
     Count,
@@ -39,8 +47,37 @@ _LABELS = np.array([[0.0], [1.0], [3.0]])
 """Targets that are not scaled."""
 
 
+_ROUNDING = 1e-9
+"""Largest difference of the sum of weights from 1."""
+
+Mode = Literal["joint", "fixed", "elbo", "held"]
+"""Mode of training."""
+
+
+class _MemberRecord(Strict):
+    """A member of a mixture in a file."""
+
+    weight: Size
+    """Weight in the mixture."""
+
+    beta: Size
+    """Weight of the KL term."""
+
+    hyperparameters: Mode
+    """Mode of training."""
+
+    label: Text
+    """Kernel, likelihood, mode and β in words."""
+
+    stacked: bool
+    """Whether its inputs have the columns of the stack."""
+
+    loss: float | None
+    """Mean validation loss."""
+
+
 class _FitRecord(Strict):
-    """The record of a fit in a file; files of earlier versions lack the last two fields."""
+    """The record of a fit in a file; files of earlier versions lack the fields with a default."""
 
     inputs_rounded: bool
     """Whether scaled inputs are rounded."""
@@ -66,7 +103,7 @@ class _FitRecord(Strict):
     beta: Size
     """Weight of the KL term."""
 
-    hyperparameters: Literal["joint", "fixed", "elbo", "held"]
+    hyperparameters: Mode
     """Mode of training."""
 
     fit_seconds: Size
@@ -86,6 +123,12 @@ class _FitRecord(Strict):
 
     output: Text | None = None
     """Name of the output; None in earlier files."""
+
+    members: list[_MemberRecord] | None = None
+    """All members, the heaviest first; None for one member without a stack."""
+
+    sources_rounded: bool | None = None
+    """Whether scaled columns of the stack are rounded; None without a stack."""
 
 
 def save(
@@ -116,6 +159,7 @@ def state_of(model: PredictingEstimator) -> ModelState:
 def _state_of(model: PredictingEstimator, **more: str | None) -> ModelState:
     # Parameters may have been set after the fit.
     params = model.get_params(deep=False) | model._fit_params
+    _check_stack(params["stack"])
     params["dtype"] = np.dtype(params["dtype"]).name
     if not isinstance(params["inducing"], str):
         params["inducing"] = np.asarray(params["inducing"], dtype=np.float64)
@@ -123,14 +167,17 @@ def _state_of(model: PredictingEstimator, **more: str | None) -> ModelState:
     scalings = model.scalings_
     imputed = scalings.imputation
     names = getattr(model, "feature_names_in_", None)
+    _, *others = model.members_
     return ModelState(
         estimator=type(model).__name__,
         params=params,
         posterior=model.posterior_,
         likelihood=model.likelihood_,
+        members=tuple(MemberState(member.posterior, member.likelihood) for member in others),
+        stack=model.stack_,
         arrays={
             f"{name}_{part}": getattr(scaling, part)
-            for name, scaling in (("input", scalings.inputs), ("target", scalings.targets))
+            for name, scaling in _scalings_of(model).items()
             for part in ("shift", "scale")
         }
         | ({} if imputed is None else {"medians": imputed.medians}),
@@ -147,9 +194,47 @@ def _state_of(model: PredictingEstimator, **more: str | None) -> ModelState:
             "threshold": getattr(model, "threshold_", None),
             "findings": list(model.findings_),
             **{name: getattr(model, f"{name}_") for name in _RECORDED},
+            **_record_of_members(model),
             **more,
         },
     )
+
+
+def _check_stack(stack: Any) -> None:
+    """Raise `UnsupportedError` if the parameter has estimators."""
+    sources = stack if isinstance(stack, list | tuple) else [stack]
+    names = [type(source).__name__ for source in sources if hasattr(source, "fit")]
+    if names:
+        refuse_estimators(names)
+
+
+def _scalings_of(model: PredictingEstimator) -> dict[str, ColumnScaling]:
+    """Return the scalings by the name of their arrays; that of a stack only if it is used."""
+    scalings = model.scalings_
+    by_name = {"input": scalings.inputs, "target": scalings.targets}
+    if model.stack_ is not None and scalings.sources is not None:
+        by_name["source"] = scalings.sources
+    return by_name
+
+
+def _record_of_members(model: PredictingEstimator) -> dict[str, Any]:
+    """Return the record of the members; empty for one without a stack, as in earlier formats."""
+    if len(model.members_) == 1 and model.stack_ is None:
+        return {}
+    members = [
+        {
+            "weight": weight,
+            "beta": member.beta,
+            "hyperparameters": member.hyperparameters,
+            "label": member.label,
+            "stacked": member.stacked,
+            "loss": member.loss,
+        }
+        for member, weight in zip(model.members_, model.weights_.tolist(), strict=True)
+    ]
+    record: dict[str, Any] = {"members": members}
+    sources = _scalings_of(model).get("source")
+    return record if sources is None else record | {"sources_rounded": sources.rounded}
 
 
 def load(path: str | os.PathLike[str], device: str = "auto") -> Any:
@@ -237,16 +322,17 @@ def _estimator(state: ModelState, record: _FitRecord, device: str) -> Predicting
     make = getattr(import_module("directgp.estimators"), state.estimator)
     model: PredictingEstimator = make(**{**state.params, "device": device})
     model._check_parameters()
-    _check_family(state, model._task)
-    model.posterior_ = state.posterior
-    model.likelihood_ = state.likelihood
-    d = state.posterior.Z.shape[-1]
-    imputation = _imputation(state, record.indicated)
+    d = _num_inputs(state, record)
+    members, weights = _members_of(state, record, d)
+    _check_members(state, members, model._task)
+    imputation = _imputation(state, record.indicated, d)
     inputs = _scaling(state, "input", d, record.inputs_rounded)
     targets = _scaling(state, "target", 1, record.targets_rounded)
     if model._task != "regression" and targets.forward(_LABELS).tolist() != _LABELS.tolist():
         raise ValueError("it scales labels or counts")
-    model.scalings_ = Scalings(inputs, targets, imputation)
+    model.scalings_ = Scalings(inputs, targets, imputation, _scaling_of_sources(state, record))
+    set_members(model, members, weights)
+    model.stack_ = state.stack
     for name in _RECORDED:
         setattr(model, f"{name}_", getattr(record, name))
     model.beta_path_ = None if record.path is None else BetaPath.from_json(record.path)
@@ -277,25 +363,88 @@ def _estimator(state: ModelState, record: _FitRecord, device: str) -> Predicting
     return model
 
 
-def _check_family(state: ModelState, task: str) -> None:
-    """Raise ValueError unless likelihood, posterior and classes are of one task."""
-    likelihood = state.likelihood
-    classes = state.classes
-    if likelihood.task != task:
-        raise ValueError(f"a {state.estimator} has no {type(likelihood).__name__} likelihood")
-    if likelihood.num_latent != state.posterior.num_latent:
-        raise ValueError(
-            f"{type(likelihood).__name__} needs {likelihood.num_latent} latent functions, and it"
-            f" has {state.posterior.num_latent}"
+def _num_inputs(state: ModelState, record: _FitRecord) -> int:
+    """Return the number of scaled features, without the columns of the stack."""
+    d = state.posterior.Z.shape[-1]
+    if state.stack is None or not record.members or not record.members[0].stacked:
+        return d
+    return d - len(state.stack.names)
+
+
+def _members_of(state: ModelState, record: _FitRecord, d: int) -> tuple[list[Member], list[float]]:
+    """Return the members and their weights; raise ValueError unless they belong together."""
+    if record.members is None:
+        if state.members or state.stack is not None:
+            raise ValueError("it has several models or a stack, and no weights")
+        return [_only_member(state, record)], [1.0]
+    if len(record.members) != 1 + len(state.members):
+        raise ValueError("it has a weight for each of its models, and others")
+    weights = [member.weight for member in record.members]
+    if abs(math.fsum(weights) - 1) > _ROUNDING or max(weights) > weights[0]:
+        raise ValueError("its weights do not sum to 1, or the first is not the largest")
+    _check_stack_of(state, record.members, d)
+    first = MemberState(state.posterior, state.likelihood)
+    members = [
+        Member(
+            posterior=parts.posterior,
+            likelihood=parts.likelihood,
+            beta=member.beta,
+            hyperparameters=member.hyperparameters,
+            label=member.label,
+            stacked=member.stacked,
+            loss=member.loss,
         )
+        for member, parts in zip(record.members, (first, *state.members), strict=True)
+    ]
+    return members, weights
+
+
+def _only_member(state: ModelState, record: _FitRecord) -> Member:
+    """Return the member of a file without weights; its label is that of the chosen candidate."""
+    path = None if record.path is None else BetaPath.from_json(record.path)
+    label = path.points[path.chosen].label if path is not None and path.points else ""
+    return Member(state.posterior, state.likelihood, record.beta, record.hyperparameters, label)
+
+
+def _check_stack_of(state: ModelState, members: list[_MemberRecord], d: int) -> None:
+    """Raise ValueError unless the inputs of each member fit, and a stack is used."""
+    stack = state.stack
+    if (stack is not None) != any(member.stacked for member in members):
+        raise ValueError("it has a stack that no model uses, or a model that lacks it")
+    if stack is not None and stack.num_features != d:
+        raise ValueError(f"its stack has {stack.num_features} inputs for {d}")
+    width = 0 if stack is None else len(stack.names)
+    first = state.posterior.Z
+    posteriors = [state.posterior, *(member.posterior for member in state.members)]
+    for member, posterior in zip(members, posteriors, strict=True):
+        expected = d + width * member.stacked
+        if posterior.Z.shape[-1] != expected or posterior.Z.dtype != first.dtype:
+            raise ValueError(
+                f"a model has {posterior.Z.shape[-1]} inputs of {posterior.Z.dtype}, and needs"
+                f" {expected} of {first.dtype}"
+            )
+
+
+def _check_members(state: ModelState, members: list[Member], task: str) -> None:
+    """Raise ValueError unless likelihoods, posteriors and classes are of one task."""
+    classes = state.classes
     if (task == "classification") != (classes is not None):
         raise ValueError("it has classes without labels, or labels without classes")
-    if classes is not None:
-        if len(classes) != getattr(likelihood, "num_classes", 2):
+    for member in members:
+        likelihood = member.likelihood
+        name = type(likelihood).__name__
+        if likelihood.task != task:
+            raise ValueError(f"a {state.estimator} has no {name} likelihood")
+        if likelihood.num_latent != member.posterior.num_latent:
+            raise ValueError(
+                f"{name} needs {likelihood.num_latent} latent functions, and it has"
+                f" {member.posterior.num_latent}"
+            )
+        if classes is not None and len(classes) != getattr(likelihood, "num_classes", 2):
             raise ValueError("a classifier needs a class for each label of its likelihood")
-        # Labels are found by bisection.
-        if not np.array_equal(np.unique(classes), classes):
-            raise ValueError("its classes are not sorted and different")
+    # Labels are found by bisection.
+    if classes is not None and not np.array_equal(np.unique(classes), classes):
+        raise ValueError("its classes are not sorted and different")
 
 
 def _threshold(value: float | None) -> float:
@@ -307,29 +456,39 @@ def _threshold(value: float | None) -> float:
 def _probe(model: PredictingEstimator) -> None:
     """Raise if a model has no summary, or predictions at inducing inputs are not finite."""
     summary_of(model)
-    with torch.no_grad():
-        parameters = description(model.likelihood_, 1.0)
-    if not all(map(math.isfinite, parameters.values())):
-        raise ValueError("the parameters of its likelihood are not finite")
-    posterior = model.posterior_
-    inputs = posterior.Z.detach().reshape(-1, posterior.Z.shape[-1])[:_PROBED]
-    with torch.no_grad():
-        marginals = posterior.predict(inputs)
-    # Densities need the square of the mean.
-    if not bool((marginals.mean.double().square() + marginals.variance).isfinite().all()):
-        raise ValueError("its predictions at its inducing inputs are not finite")
+    for member in model.members_:
+        with torch.no_grad():
+            parameters = description(member.likelihood, 1.0)
+        if not all(map(math.isfinite, parameters.values())):
+            raise ValueError("the parameters of its likelihood are not finite")
+        posterior = member.posterior
+        inputs = posterior.Z.detach().reshape(-1, posterior.Z.shape[-1])[:_PROBED]
+        with torch.no_grad():
+            marginals = posterior.predict(inputs)
+        # Densities need the square of the mean.
+        if not bool((marginals.mean.double().square() + marginals.variance).isfinite().all()):
+            raise ValueError("its predictions at its inducing inputs are not finite")
 
 
-def _imputation(state: ModelState, indicated: list[int] | None) -> Imputation | None:
+def _imputation(state: ModelState, indicated: list[int] | None, d: int) -> Imputation | None:
     """Return the imputation; files of earlier versions have none."""
     if indicated is None:
         return None
     medians = state.arrays["medians"]
     columns = tuple(indicated)
-    d = state.posterior.Z.shape[-1] - len(columns)
+    d = d - len(columns)
     if medians.shape != (d,) or sorted({*columns} & {*range(d)}) != list(columns):
         raise ValueError("the imputation needs a median for each feature, and indicators of some")
     return Imputation(medians, columns)
+
+
+def _scaling_of_sources(state: ModelState, record: _FitRecord) -> ColumnScaling | None:
+    """Return the scaling of the columns of the stack; None without a stack."""
+    if state.stack is None or record.sources_rounded is None:
+        if state.stack is not None or record.sources_rounded is not None:
+            raise ValueError("it has a stack without a scaling, or a scaling without a stack")
+        return None
+    return _scaling(state, "source", len(state.stack.names), record.sources_rounded)
 
 
 def _scaling(state: ModelState, what: str, d: int, rounded: bool) -> ColumnScaling:

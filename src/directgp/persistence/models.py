@@ -7,7 +7,7 @@ and in fixed tables: no name in a file is imported, and no code in it is run.
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
-from typing import Any, final
+from typing import Any, NamedTuple, final
 
 import numpy as np
 import torch
@@ -36,14 +36,18 @@ from directgp.persistence.kernels import (
 from directgp.persistence.schema import (
     FORMAT,
     FORMAT_OF_SEVERAL,
+    FORMAT_WITH_MEMBERS,
     FORMAT_WITH_TABLE,
     ChoiceSpec,
     ClassesSpec,
     LikelihoodSpec,
+    MemberSpec,
 )
+from directgp.persistence.stacks import load_stack, numbered, stack_spec, stack_tensors
 from directgp.posteriors.prior import Prior
 from directgp.posteriors.sparse import SparsePosterior
 from directgp.registry import LIKELIHOODS, LOSSES, RULES, Registry
+from directgp.stack import Stack
 from directgp.training.checkpoint import under
 from directgp.training.result import StageResult, StageSpec
 
@@ -79,6 +83,16 @@ class UnregisteredError(ModelFileError):
     """The likelihood of a model file is not registered; the text is its name."""
 
 
+class MemberState(NamedTuple):
+    """A trained model of a mixture."""
+
+    posterior: SparsePosterior
+    """The trained posterior."""
+
+    likelihood: Likelihood
+    """The trained likelihood."""
+
+
 @final
 @dataclass(frozen=True)
 class ModelState:
@@ -92,10 +106,16 @@ class ModelState:
     gpytorch kernels, likelihoods, rules and point losses."""
 
     posterior: SparsePosterior
-    """The trained posterior."""
+    """The trained posterior, of the heaviest member of a mixture."""
 
     likelihood: Likelihood
-    """The trained likelihood."""
+    """The trained likelihood, of the heaviest member of a mixture."""
+
+    members: tuple[MemberState, ...] = ()
+    """The further members of a mixture."""
+
+    stack: Stack | None = None
+    """Trees whose predictions are further columns of the inputs; None without a stack."""
 
     arrays: dict[str, NDArray[np.float64]] = field(default_factory=dict)
     """Further finite arrays, such as scalings."""
@@ -157,13 +177,13 @@ def load_model(path: str | os.PathLike[str], device: torch.device) -> ModelState
     contents = read_file(MODEL, path)
     file_format = contents.manifest.get("format")
     written_by = contents.manifest.get("versions")
-    if type(file_format) is int and not FORMAT <= file_format <= FORMAT_WITH_TABLE:
+    if type(file_format) is int and not FORMAT <= file_format <= FORMAT_WITH_MEMBERS:
         writer = written_by.get("directgp") if isinstance(written_by, dict) else None
         valid = isinstance(writer, str) and 0 < len(writer) < 50
         named = f"directgp {writer}" if valid else "the version that wrote it"
         raise ModelFileError(
             f"{name} is a model of format {file_format!r:.20}, and this version of directgp reads"
-            f" formats {FORMAT} to {FORMAT_WITH_TABLE}. Load it with {named}, or fit and save the"
+            f" formats {FORMAT} to {FORMAT_WITH_MEMBERS}. Load it with {named}, or fit and save the"
             " model again."
         )
     try:
@@ -177,9 +197,10 @@ def load_model(path: str | os.PathLike[str], device: torch.device) -> ModelState
         ) from None
     except Exception as error:  # a hostile file may provoke any exception
         MODEL.damaged(name, cause_of(error), error)
-    for model in (state, *state.others):
-        model.posterior.to(device)
-        model.likelihood.to(device)
+    for output in (state, *state.others):
+        for posterior, likelihood in ((output.posterior, output.likelihood), *output.members):
+            posterior.to(device)
+            likelihood.to(device)
     return state
 
 
@@ -187,7 +208,7 @@ def _encode(state: ModelState) -> Contents:
     """Return the tensors and the manifest of a model."""
     others = [_encode(output) for output in state.others]
     parts = {
-        "format": FORMAT_OF_SEVERAL if others else FORMAT,
+        "format": _format(state),
         "versions": versions(),
         "estimator": state.estimator,
         "params": {name: _param_spec(name, value) for name, value in state.params.items()},
@@ -198,12 +219,33 @@ def _encode(state: ModelState) -> Contents:
         "stages": [StageSpec(**stage.to_json()) for stage in state.stages],
         "record": as_json(state.record, "record"),
     }
-    manifest = schema.Manifest.model_validate(parts).model_dump(exclude={"others", "table"})
+    if state.members:
+        parts["members"] = [_member_spec(member) for member in state.members]
+    if state.stack is not None:
+        parts["stack"] = stack_spec(state.stack)
+    # Earlier versions do not know fields that are not set.
+    optional = {"members", "stack", "others", "table"} - parts.keys()
+    manifest = schema.Manifest.model_validate(parts).model_dump(exclude=optional)
     if others:
         manifest["others"] = [contents.manifest for contents in others]
     if state.table is not None:
-        manifest |= {"format": FORMAT_WITH_TABLE, "table": as_json(state.table, "table")}
+        manifest["table"] = as_json(state.table, "table")
     return Contents(_tensors(state), manifest)
+
+
+def _format(state: ModelState) -> int:
+    """Return the first format that has all fields of the state."""
+    if any(output.members or output.stack is not None for output in (state, *state.others)):
+        return FORMAT_WITH_MEMBERS
+    if state.table is not None:
+        return FORMAT_WITH_TABLE
+    return FORMAT_OF_SEVERAL if state.others else FORMAT
+
+
+def _member_spec(member: MemberState) -> MemberSpec:
+    return MemberSpec(
+        posterior=_posterior_spec(member.posterior), likelihood=likelihood_spec(member.likelihood)
+    )
 
 
 def _decode(contents: Contents) -> ModelState:
@@ -216,14 +258,17 @@ def _decode(contents: Contents) -> ModelState:
 
 def _decoded(manifest: schema.Manifest, tensors: dict[str, Tensor]) -> ModelState:
     """Return the model of a validated manifest, and the models of further outputs."""
-    parts: dict[str, dict[str, Tensor]] = {}
-    for name, tensor in under("others.", tensors).items():
-        output, _, rest = name.partition(".")
-        parts.setdefault(output, {})[rest] = tensor
+    tensors_of_outputs = numbered(under("others.", tensors))
     others = [
-        _decoded(output_spec, parts.get(str(k), {}))
+        _decoded(output_spec, tensors_of_outputs.get(str(k), {}))
         for k, output_spec in enumerate(manifest.others)
     ]
+    tensors_of_members = numbered(under("members.", tensors))
+    members = [
+        _load_member(member_spec, tensors_of_members.get(str(k), {}))
+        for k, member_spec in enumerate(manifest.members)
+    ]
+    stack = manifest.stack
     posterior = _load_posterior(manifest.posterior, under("posterior.", tensors))
     num_features = posterior.Z.shape[-1]
     state = ModelState(
@@ -234,6 +279,8 @@ def _decoded(manifest: schema.Manifest, tensors: dict[str, Tensor]) -> ModelStat
         },
         posterior=posterior,
         likelihood=_load_likelihood(manifest.likelihood, under("likelihood.", tensors)),
+        members=tuple(members),
+        stack=None if stack is None else load_stack(stack, under("stack.", tensors)),
         # Sort the names: a safetensors file does not keep the order.
         arrays={
             name: _array(name, tensor) for name, tensor in sorted(under("arrays.", tensors).items())
@@ -251,11 +298,19 @@ def _decoded(manifest: schema.Manifest, tensors: dict[str, Tensor]) -> ModelStat
     return state
 
 
+def _load_member(spec: MemberSpec, tensors: dict[str, Tensor]) -> MemberState:
+    return MemberState(
+        _load_posterior(spec.posterior, under("posterior.", tensors)),
+        _load_likelihood(spec.likelihood, under("likelihood.", tensors)),
+    )
+
+
 def _tensors(state: ModelState) -> dict[str, Tensor]:
     """Return all tensors, each prefixed with the name of its part."""
     parts: dict[str, Mapping[str, Tensor]] = {
         "posterior": state.posterior.state_dict(),
         "likelihood": state.likelihood.state_dict(),
+        "stack": {} if state.stack is None else stack_tensors(state.stack),
         "arrays": {name: torch.tensor(array) for name, array in state.arrays.items()},
     }
     for name, value in state.params.items():
@@ -263,6 +318,9 @@ def _tensors(state: ModelState) -> dict[str, Tensor]:
             parts[f"params.{name}"] = value.state_dict()
         elif isinstance(value, np.ndarray):
             parts[f"params.{name}"] = {_VALUES: torch.tensor(value)}
+    for k, member in enumerate(state.members):
+        parts[f"members.{k}.posterior"] = member.posterior.state_dict()
+        parts[f"members.{k}.likelihood"] = member.likelihood.state_dict()
     parts |= {f"others.{k}": _tensors(output) for k, output in enumerate(state.others)}
     return {
         f"{part}.{name}": tensor

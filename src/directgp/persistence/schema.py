@@ -12,7 +12,7 @@ from pydantic import (
     model_validator,
 )
 
-from directgp.training.result import Name, StageSpec, Strict, Text
+from directgp.training.result import Count, Name, StageSpec, Strict, Text
 
 FORMAT = 1
 """Format of a model of one output."""
@@ -22,6 +22,9 @@ FORMAT_OF_SEVERAL = 2
 
 FORMAT_WITH_TABLE = 3
 """Format with a description of a table, which earlier versions do not read."""
+
+FORMAT_WITH_MEMBERS = 4
+"""Format of a mixture of several models, or with a stack, which earlier versions do not read."""
 
 MAX_OUTPUTS = 1000
 """Largest number of outputs."""
@@ -176,6 +179,53 @@ ParamSpec = Annotated[
 ]
 
 
+MAX_MEMBERS = 1000
+"""Members of a mixture."""
+
+
+class MemberSpec(Strict):
+    """A further member of a mixture."""
+
+    posterior: PosteriorSpec
+    """The posterior."""
+
+    likelihood: LikelihoodSpec
+    """The likelihood."""
+
+
+class ScaleSpec(Strict):
+    """The scale of the predictions of a stack; the ends of its range may be infinite."""
+
+    link: Literal["identity", "log", "logit"]
+    """The function after the clipping."""
+
+    low: float
+    """Smallest value before the link."""
+
+    high: float
+    """Largest value before the link."""
+
+
+class SourceSpec(Strict):
+    """A source of a stack; the arrays of its trees are tensors."""
+
+    names: Annotated[list[Text], Field(min_length=1, max_length=MAX_LATENTS)]
+    """Names of its columns."""
+
+    folds: Annotated[list[ScaleSpec], Field(min_length=1, max_length=1000)]
+    """Scale of the trees of each fold."""
+
+
+class StackSpec(Strict):
+    """Boosted trees, whose predictions are further columns of the inputs."""
+
+    sources: Annotated[list[SourceSpec], Field(min_length=1, max_length=1000)]
+    """The sources, in the order of their columns."""
+
+    num_features: Count
+    """Number of columns of the rows."""
+
+
 class ClassesSpec(Strict):
     """The labels of a classifier."""
 
@@ -186,7 +236,7 @@ class ClassesSpec(Strict):
 class Manifest(Strict):
     """A model without its tensors."""
 
-    format: Annotated[int, Field(ge=FORMAT, le=FORMAT_WITH_TABLE)]
+    format: Annotated[int, Field(ge=FORMAT, le=FORMAT_WITH_MEMBERS)]
     versions: dict[Name, Name]
     estimator: Literal["SparseGPRegressor", "SparseGPClassifier", "SparseGPCountRegressor"]
     params: dict[ParamName, ParamSpec]
@@ -198,5 +248,8 @@ class Manifest(Strict):
     record: dict[str, JsonValue]
     # A description of the table that the model was trained on, for the command line.
     table: dict[str, JsonValue] | None = None
+    # The further members of a mixture, in the order of their weights.
+    members: list[MemberSpec] = Field(default_factory=list, max_length=MAX_MEMBERS)
+    stack: StackSpec | None = None
     # The models of further outputs.
     others: list["Manifest"] = Field(default_factory=list, max_length=MAX_OUTPUTS)
