@@ -22,8 +22,8 @@ from directgp.race.entrants import Entrant, Trainers
 from directgp.race.final import on_all
 from directgp.race.race import EFFORTS, Combine, Race, weights_of
 from directgp.race.record import path_of
-from directgp.training import beta_path
 from directgp.training.beta_path import beta_grid
+from directgp.training.beta_path import path_of as path_along
 from directgp.training.data import Data, Model, check_data
 from directgp.training.result import BetaPath, StageResult, TrainingResult
 from directgp.training.run import Recipe, close
@@ -389,7 +389,7 @@ class Continuation:
         (member,) = self.members
         validation, description = validation_of(self.settings, self.table, examples)
         data = self.data(member.stacked)
-        path = beta_path.path_of(
+        path = path_along(
             self.recipe,
             Model(member.posterior, member.likelihood),
             data,

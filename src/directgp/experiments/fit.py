@@ -173,9 +173,7 @@ def _fitted(
     return _fit(model, data, data.train, monitors=monitors)
 
 
-def _chosen_model(
-    cell: CompareCell, data: CellData, monitors: tuple[Monitor, ...]
-) -> ModelFacts:
+def _chosen_model(cell: CompareCell, data: CellData, monitors: tuple[Monitor, ...]) -> ModelFacts:
     """Return likelihood, kernel and ARD: those given, or those best on the validation rows.
 
     Models are compared by the NLL of short ELBO runs, with the same number of inducing inputs.

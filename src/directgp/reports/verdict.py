@@ -372,8 +372,8 @@ def _mixture_effect(findings: Findings) -> Iterator[str]:
     pair = findings.paired(mixture, best)
     difference = ""
     if math.isfinite(pair.gap):
-        error = ", mean ± standard error" if math.isfinite(pair.error) else ""
-        difference = f"; the difference is {with_error(-pair.gap, pair.error)}{error}"
+        words = " (mean ± standard error)" if math.isfinite(pair.error) else ""
+        difference = f"; the difference is {with_error(-pair.gap, pair.error)}{words}"
     yield f"Mixture and trees: {_changed(findings, mixture, best)}{difference}."
     members = members_in_words(findings.mixtures)
     if members:
@@ -381,7 +381,7 @@ def _mixture_effect(findings: Findings) -> Iterator[str]:
 
 
 def members_in_words(mixtures: Sequence[Sequence[MemberFacts]]) -> str:
-    """Format ``a repeat has 3 to 5 models, and those with trees have 62 % of the weight``."""
+    """Format ``the mixture of a repeat has 3 to 5 models; models with trees have 62 % of …``."""
     if not mixtures:
         return ""
     numbers = [len(members) for members in mixtures]

@@ -255,7 +255,7 @@ def test_fixed_holds_what_the_elbo_found(
         trained.append(path_of(*arguments, **settings))
         return trained[-1]
 
-    monkeypatch.setattr("directgp.training.beta_path.path_of", spied)
+    monkeypatch.setattr("directgp.estimators.fitting.path_along", spied)
     _, _, record = run(method)
     elbo = saved(run("elbo")[2])
     path = record.outcome.path
