@@ -220,7 +220,7 @@ def test_mixture_and_trees_are_compared_with_the_best_objective() -> None:
     assert told[place] == (
         "Mixture and trees: directgp fit instead of log-loss DLM (joint) lowers the NLL from"
         f" {findings.value(values[1], 'nll')} to {findings.value(values[0], 'nll')}, better in 5"
-        f" of 5 repeats (p = 0.002); the difference is {with_error(gap, error)}"
+        f" of 5 repeats (p = 0.001); the difference is {with_error(gap, error)}"
         " (mean ± standard error)."
     )
     assert told[place + 1] == (
