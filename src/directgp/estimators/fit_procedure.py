@@ -189,8 +189,8 @@ class TrainableEstimator(BaseEstimator, ABC):
     ) -> None:
         """Validate the arguments, train, set the fitted attributes, and warn.
 
-        With `betas`, in falling order, a warm start trains its one member for each of these β and
-        takes the lowest validation loss; comparisons of objectives use this. The monitors are
+        With `betas`, in falling order, a warm start trains its one member along these β while the
+        loss of the validation examples falls; comparisons of objectives use this. The monitors are
         called after every step.
         """
         started = time.perf_counter()

@@ -1,6 +1,5 @@
 """Train the members of an estimator on prepared rows: one run, or a race of candidates."""
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple, final
@@ -385,7 +384,7 @@ class Continuation:
         return Fitted(members, tuple(self.weights), results[0])
 
     def _along(self, examples: Given | None) -> Fitted:
-        """Train the member for each of the given β, and take the lowest validation loss."""
+        """Train the member along the given β, and take the lowest validation loss."""
         (member,) = self.members
         validation, description = validation_of(self.settings, self.table, examples)
         data = self.data(member.stacked)
@@ -399,11 +398,8 @@ class Continuation:
             checkpoints=None,
             generator=torch.Generator(data.X.device).manual_seed(self.seed),
             start="given",
+            falling=True,
         )
-        losses = [point.validation_loss for point in path.points]
-        # They are NaN if training was ended before the validation.
-        if not math.isnan(losses[path.chosen]):
-            path = replace(path, chosen=losses.index(min(losses)))
         return Fitted.of(path.best, path=replace(path, validation=description))
 
 
