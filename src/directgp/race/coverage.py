@@ -35,6 +35,7 @@ _ROWS_PER_GROUP = 20
 _MAX_EXAMPLES = 10_000
 """Largest number of examples of a part; of more, every k-th is used."""
 
+
 class Predicted(NamedTuple):
     """A member of a mixture, and the examples that it predicts."""
 

@@ -198,9 +198,7 @@ class Trainers:
         """
         key = candidate.stacked, candidate.ard, name
         if key not in self._bases:
-            first = replace(
-                candidate, likelihood=name, mode="elbo", beta=1.0, own_kernels=False
-            )
+            first = replace(candidate, likelihood=name, mode="elbo", beta=1.0, own_kernels=False)
             self._bases[key] = self._begun(first)
         return self._bases[key]
 
