@@ -7,7 +7,7 @@ import time
 import warnings
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any, NamedTuple, final
 
@@ -44,8 +44,8 @@ from directgp.experiments.compare_cell import (
     Settings,
 )
 from directgp.experiments.splits import Array, CellData, ScaledParts, parts_of, split
-from directgp.likelihoods.base import Likelihood
-from directgp.metrics import COVERAGE, Judged, judge
+from directgp.metrics import COVERAGE, Judged, judge_mixture
+from directgp.predictive.mixture import Component, PredictiveMixture
 from directgp.registry import LIKELIHOODS, Task, likelihoods_of
 from directgp.shapes import Marginals
 from directgp.training.beta_path import beta_grid
@@ -67,6 +67,9 @@ _ROWS_KEPT = 2000
 
 _ROWS_SHUFFLED = 500
 """Test rows by which the importance of features is measured."""
+
+_ROWS_AT_ONCE = 2000
+"""Test rows of one block: the covariance with thousands of inducing inputs fits in memory."""
 
 _CURVES = 6
 """Features with a curve of partial dependence."""
@@ -114,7 +117,7 @@ def run_compare_cell(
         if method in (ELBO, BASIC):
             saved = _saved(model)
     seconds = clock(device) - since
-    judged = predicted.judged(cell.task)
+    judged = predicted.judged()
     outcome = CompareOutcome(
         **vars(facts),
         scores=judged.means(),
@@ -427,14 +430,11 @@ def thinned(losses: Sequence[float]) -> tuple[tuple[int, float], ...]:
 class PredictedTargets(NamedTuple):
     """Predictions of the scaled targets of test rows."""
 
-    likelihood: Likelihood
-    """p(y given f) of the scaled targets."""
+    mixture: PredictiveMixture
+    """p(y) of the scaled targets, of one model or several."""
 
     y: Array
     """Scaled targets."""
-
-    marginals: Marginals
-    """q(f) of the test rows."""
 
     scalings: Scalings
     """Scaling of the targets."""
@@ -443,27 +443,45 @@ class PredictedTargets(NamedTuple):
     def of(cls, model: SparseGPEstimator, test: tuple[Array, Array]) -> "PredictedTargets":
         """Return the predictions of a fitted estimator."""
         X, y = test
-        return cls(
-            likelihood=model.likelihood_,
-            y=model.scalings_.exact_targets(y),
-            marginals=Explained.of(model).marginals(X),
-            scalings=model.scalings_,
-        )
+        scalings = model.scalings_
+        return cls(_mixture_at(model, X), scalings.exact_targets(y), scalings)
 
-    def judged(self, task: Task) -> Judged:
+    def judged(self) -> Judged:
         """Return the scores, computed in float64 on the CPU."""
-        q = Marginals(self.marginals.mean.double().cpu(), self.marginals.variance.double().cpu())
-        # A copy: the model stays where it is.
-        likelihood = copy.deepcopy(self.likelihood).to("cpu", torch.float64)
         y = torch.as_tensor(self.y)
-        return judge(task, likelihood, y, q, self.scalings.offset, self.scalings.unit)
+        return judge_mixture(_on_cpu(self.mixture), y, self.scalings.offset, self.scalings.unit)
+
+
+def _mixture_at(model: SparseGPEstimator, X: Array) -> PredictiveMixture:
+    """Return the predictive distribution of a fitted estimator, computed in blocks of rows."""
+    starts = range(0, len(X), _ROWS_AT_ONCE)
+    blocks = [model._mixture(X[i : i + _ROWS_AT_ONCE], None).components for i in starts]
+
+    def whole(parts: Sequence[Component]) -> Component:
+        means, variances = zip(*(part.marginals for part in parts), strict=True)
+        return replace(parts[0], marginals=Marginals(torch.cat(means, -1), torch.cat(variances, -1)))
+
+    return PredictiveMixture(tuple(map(whole, zip(*blocks, strict=True))))
+
+
+def _on_cpu(mixture: PredictiveMixture) -> PredictiveMixture:
+    """Return a copy in float64 on the CPU; the models stay where they are."""
+
+    def copied(component: Component) -> Component:
+        q = component.marginals
+        likelihood = copy.deepcopy(component.likelihood).to("cpu", torch.float64)
+        marginals = Marginals(q.mean.cpu(), q.variance.cpu())
+        return replace(component, likelihood=likelihood, marginals=marginals)
+
+    return PredictiveMixture(tuple(map(copied, mixture.components)))
 
 
 def _baseline(cell: CompareCell, data: CellData) -> PredictedTargets:
     """Return the predictions of a method without a Gaussian process."""
     rows = ScaledParts.of(data, cell.task)
     likelihood, q = predict_baseline(cell.method, cell.task, rows, cell.seed)
-    return PredictedTargets(likelihood, rows.test[1], q, rows.scalings)
+    mixture = PredictiveMixture.of([1.0], [likelihood], [q])
+    return PredictedTargets(mixture, rows.test[1], rows.scalings)
 
 
 def _explanation(cell: CompareCell, explained: Explained, data: CellData) -> Explanation:

@@ -31,6 +31,7 @@ from directgp.experiments.splits import CellData
 from directgp.experiments.stats import ranking
 from directgp.experiments.workers import FailedJob
 from directgp.likelihoods import Gaussian
+from directgp.predictive.mixture import PredictiveMixture
 from directgp.registry import Task
 from directgp.shapes import Marginals
 from directgp.training.beta_path import path_of
@@ -307,9 +308,10 @@ def test_failures_of_an_earlier_run_count_as_ended(
 def test_scores_leave_the_model_where_it_is() -> None:
     """Its type and device are needed for the explanation."""
     noise = Gaussian(0.1).float()
-    one = torch.ones(1)
+    one = torch.ones(1, dtype=torch.float64)
     scalings = Scalings(ColumnScaling.identity(1), ColumnScaling.identity(1))
-    PredictedTargets(noise, np.ones(1), Marginals(one, one), scalings).judged("regression")
+    mixture = PredictiveMixture.of([1.0], [noise], [Marginals(one, one)])
+    PredictedTargets(mixture, np.ones(1), scalings).judged()
     assert {parameter.dtype for parameter in noise.parameters()} == {torch.float32}
 
 
