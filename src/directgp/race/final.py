@@ -37,10 +37,11 @@ def on_all(
         recipe = trainers.recipe
         if not trainers.by_adam(candidate):
             stopping = RelativeDecrease(_WINDOW, _WINDOW * tolerance)
-            most = recipe.max_steps or max(4 * FIRST_STEPS, entrant.steps)
-            recipe = replace(recipe, stopping=stopping, max_steps=most)
+            most = max(FIRST_STEPS, entrant.kept)
+            recipe = replace(recipe, stopping=stopping, max_steps=recipe.max_steps or most)
         try:
-            if candidate.mode == "elbo":
+            # A state that no step of the objective improved is that of the ELBO.
+            if candidate.mode == "elbo" or not entrant.kept:
                 result = elbo_run(trainer, recipe, Model.of(start), near=True)
             elif candidate.mode == "fixed":
                 result = fixed_run(trainer, recipe, start, candidate.beta, start)
