@@ -12,7 +12,12 @@ from torch import Tensor
 from directgp.errors import require
 from directgp.integration.contract import has
 from directgp.likelihoods.base import Likelihood
-from directgp.likelihoods.capabilities import GaussianPredictive, MappedSupport, observed_range
+from directgp.likelihoods.capabilities import (
+    Censored,
+    GaussianPredictive,
+    MappedSupport,
+    observed_range,
+)
 from directgp.numerics.roots import (
     LARGEST,
     OUTSIDE,
@@ -24,10 +29,18 @@ from directgp.predictive.api import (
     label_log_probabilities,
     point_prediction,
     predictive_cdf,
+    predictive_crps,
     predictive_log_density,
     predictive_quantiles,
 )
 from directgp.predictive.distributions import distribution_of
+from directgp.predictive.mixture_crps import (
+    COUNT_LEVELS,
+    LEVELS,
+    gaussian_score,
+    integrated_score,
+    summed_score,
+)
 from directgp.predictive.moments import (
     centre,
     check_coverage,
@@ -105,6 +118,11 @@ class Component:
     def has_variance(self) -> bool:
         """Whether the variance of y is surely finite, but for overflow."""
         return has(self.likelihood, GaussianPredictive) or not self.likelihood.additive
+
+    @property
+    def is_gaussian(self) -> bool:
+        """Whether p_k(y) is Gaussian, and y observed."""
+        return has(self.likelihood, GaussianPredictive) and not has(self.likelihood, Censored)
 
     def quantiles(self, levels: Row) -> Float[Tensor, "k n"]:
         """Return the smallest y with P_k(Y ≤ y) ≥ level."""
@@ -281,6 +299,50 @@ class PredictiveMixture:
         tail = 0.5 * (1 - coverage)
         lower, upper = self.quantiles([tail, 1 - tail])
         return lower, upper
+
+    # Score
+
+    @torch.no_grad()
+    def crps(self, y: Num[Tensor, " n"]) -> Row:
+        """Compute ∫ (P(Y ≤ t) − 1{y ≤ t})² dt, as `predictive_crps`: by formula for Gaussians.
+
+        For labels it is Brier's score. Elsewhere the relative error is at most 1e-5, 1e-3 for
+        counts spread over hundreds and for components that can only draw y.
+        """
+        if self.single is not None:
+            return predictive_crps(self.single.likelihood, y, self.single.marginals)
+        target = y.double()
+        check_targets([component.likelihood for component in self.components], target)
+        if self.task == "classification":
+            return (self.average(Component.mean) - target).square()
+        if all(component.is_gaussian for component in self.components):
+            return self._gaussian_crps(target)
+        rows = torch.arange(len(target), device=target.device)
+
+        def tail(t: Tensor, above: bool) -> Tensor:
+            index = rows.expand(t.shape).reshape(-1)
+            return self._probability(index, t.reshape(-1), above).reshape(t.shape)
+
+        is_count = self.task == "count"
+        levels = target.new_tensor(COUNT_LEVELS if is_count else LEVELS)
+        quantiles = torch.stack([component.quantiles(levels) for component in self.components])
+        if is_count:
+            return summed_score(tail, quantiles, target)
+        likelihood: Any = self.components[0].likelihood
+        observed = has(likelihood, Censored)
+        ends = likelihood.observed_range(target) if observed else (target, target)
+        return integrated_score(tail, quantiles, ends)
+
+    def _gaussian_crps(self, y: Row) -> Row:
+        weights = y.new_tensor([component.weight for component in self.components])
+        means = torch.stack([component.mean() for component in self.components])
+        deviations = [
+            cast(GaussianPredictive, component.likelihood).predictive_deviation(
+                component.marginals.variance
+            )
+            for component in self.components
+        ]
+        return gaussian_score(weights, means, torch.stack(deviations), y)
 
     def _probability(self, index: Int[Tensor, " r"], y: Row, above: bool) -> Row:
         """Return P(Y ≤ y), or P(Y > y) if `above`, for some of the examples."""
