@@ -12,7 +12,6 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from directgp.likelihoods.base import Likelihood
-from directgp.predictive import predictive_crps
 from directgp.predictive.mixture import PredictiveMixture
 from directgp.shapes import Marginals, Row
 
@@ -247,7 +246,7 @@ def judge_mixture(
         "mse": lambda: (scale * (mean - y)).square(),
         "error": lambda: _wrong(y, mean, chances).to(mean),
         "mre": lambda: (mean - y).abs() / y.clamp(min=1),
-        "crps": lambda: scale * _crps(mixture, y),
+        "crps": lambda: scale * mixture.crps(y),
         "brier": lambda: _squares(y, mean, chances),
         "coverage": lambda: (
             central_share(below, up_to)
@@ -301,13 +300,6 @@ def _of_classes(mixture: PredictiveMixture, y: Row) -> _Predicted:
     up_to = total.gather(1, place)[:, 0]
     below = up_to - chances.gather(1, place)[:, 0]
     return _Predicted(mean, lower, upper, below, up_to, chances if last > 1 else None)
-
-
-def _crps(mixture: PredictiveMixture, y: Row) -> Row:
-    single = mixture.single
-    if single is None:
-        return mixture.crps(y)
-    return predictive_crps(single.likelihood, y, single.marginals)
 
 
 _ENDS = (0.5 * (1 - COVERAGE), 0.5 * (1 + COVERAGE))

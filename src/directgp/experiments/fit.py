@@ -458,8 +458,9 @@ def _mixture_at(model: SparseGPEstimator, X: Array) -> PredictiveMixture:
     blocks = [model._mixture(X[i : i + _ROWS_AT_ONCE], None).components for i in starts]
 
     def whole(parts: Sequence[Component]) -> Component:
-        means, variances = zip(*(part.marginals for part in parts), strict=True)
-        return replace(parts[0], marginals=Marginals(torch.cat(means, -1), torch.cat(variances, -1)))
+        mean = torch.cat([part.marginals.mean for part in parts], -1)
+        variance = torch.cat([part.marginals.variance for part in parts], -1)
+        return replace(parts[0], marginals=Marginals(mean, variance))
 
     return PredictiveMixture(tuple(map(whole, zip(*blocks, strict=True))))
 
