@@ -209,8 +209,9 @@ def test_mixture_and_trees_are_compared_with_the_best_objective() -> None:
     """The standard error is that of the paired test, for splits that share rows."""
     recipe = Recipe(repeats=5, methods=WITH_ALL, likelihood="auto", nll={**NLL, "auto": -0.15})
     findings = Findings(comparison(recipe))
-    values = [findings.row(name) for name in ("auto", "log-joint")]
-    mixture, single = (np.array(row.scores["nll"].values) for row in values if row is not None)
+    rows = {row.method.name: row for row in findings.ranking}
+    values = [rows[name] for name in ("auto", "log-joint")]
+    mixture, single = (np.array(row.scores["nll"].values) for row in values)
     gaps = mixture - single
     parts = findings.comparison.plan.parts
     gap = float(gaps.mean())
