@@ -189,9 +189,9 @@ class TrainableEstimator(BaseEstimator, ABC):
     ) -> None:
         """Validate the arguments, train, set the fitted attributes, and warn.
 
-        With `betas`, in falling order, one model is trained along these β while its objective
-        falls, in place of the search; comparisons of objectives use this. The monitors are called
-        after every step.
+        With `betas`, in falling order, a warm start trains its one member along these β while the
+        loss of the validation examples falls; comparisons of objectives use this. The monitors are
+        called after every step.
         """
         started = time.perf_counter()
         who = self._who("fit")

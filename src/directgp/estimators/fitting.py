@@ -21,8 +21,8 @@ from directgp.race.entrants import Entrant, Trainers
 from directgp.race.final import ended, on_all, settled
 from directgp.race.race import EFFORTS, Race
 from directgp.race.record import path_of
-from directgp.training import beta_path
 from directgp.training.beta_path import beta_grid
+from directgp.training.beta_path import path_of as path_along
 from directgp.training.data import Data, Model, check_data
 from directgp.training.result import BetaPath, StageResult, Status, TrainingResult
 from directgp.training.run import Recipe, close
@@ -383,11 +383,11 @@ class Continuation:
         return Fitted(members, tuple(self.weights), results[0])
 
     def _along(self, examples: Given | None) -> Fitted:
-        """Train the member for each of the given β, and choose one by validation."""
+        """Train the member along the given β, and take the lowest validation loss."""
         (member,) = self.members
         validation, description = validation_of(self.settings, self.table, examples)
         data = self.data(member.stacked)
-        path = beta_path.path_of(
+        path = path_along(
             self.recipe,
             Model(member.posterior, member.likelihood),
             data,
@@ -397,9 +397,9 @@ class Continuation:
             checkpoints=None,
             generator=torch.Generator(data.X.device).manual_seed(self.seed),
             start="given",
+            falling=True,
         )
-        result = path.best
-        return Fitted.of(result, path=replace(path, validation=description))
+        return Fitted.of(path.best, path=replace(path, validation=description))
 
 
 def _varies(y: Tensor) -> bool:

@@ -79,6 +79,10 @@ class Entrant:
     steps: int = 0
     """Steps of this candidate, after those that it started from."""
 
+    kept: int = 0
+    """Steps that led to its state, with those of the candidate that it started from; further ones
+    did not lower the loss."""
+
     rate: float = math.inf
     """Fall of the loss in one of its last steps, over the cost of the step."""
 
@@ -247,7 +251,7 @@ class Trainers:
             pairs = zip(results, parts, strict=True)
             results = [start_of(model, each, part.training) for each, part in pairs]
         # Losses of another objective are no reason to keep a state.
-        changed = replace(self.judged(candidate, results), base=entrant.base)
+        changed = replace(self.judged(candidate, results), base=entrant.base, kept=entrant.kept)
         same = replace(candidate, beta=before.beta) == before
         return replace(changed, learnt=entrant.learnt if same else ())
 
@@ -323,7 +327,8 @@ class Trainers:
         if not fall > 0:
             return replace(entrant, steps=steps, rate=0.0, learnt=())
         learnt = tuple(each for _, each in runs) if rate > 0 else ()
-        return replace(new, steps=steps, rate=rate, learnt=learnt, base=entrant.base)
+        kept = entrant.kept + taken
+        return replace(new, steps=steps, kept=kept, rate=rate, learnt=learnt, base=entrant.base)
 
     def fall(self, before: float, after: float) -> float:
         """Return the fall of a mean loss in nats."""

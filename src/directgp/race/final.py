@@ -45,10 +45,11 @@ def on_all(
         recipe = trainers.recipe
         if not trainers.by_adam(candidate):
             stopping = RelativeDecrease(_WINDOW, _WINDOW * tolerance)
-            most = recipe.max_steps or max(_FEWEST, round(_SHARE * entrant.steps))
+            most = recipe.max_steps or max(_FEWEST, round(_SHARE * entrant.kept))
             recipe = replace(recipe, stopping=stopping, max_steps=most)
         try:
-            if candidate.mode == "elbo":
+            # A state that no step of the objective improved is that of the ELBO.
+            if candidate.mode == "elbo" or not entrant.kept:
                 result = elbo_run(trainer, recipe, Model.of(start), near=True)
             elif candidate.mode == "fixed":
                 result = fixed_run(trainer, recipe, start, candidate.beta, start)
