@@ -307,8 +307,8 @@ class Models:
         inducing = self._settings.inducing
         if isinstance(inducing, str):
             generator = torch.Generator().manual_seed(self._seed)
-            name = cast(InducingName, inducing)
-            chosen = choose_inducing(X, self.num_inducing, name, generator)
+            method = cast(InducingName, inducing)
+            chosen = choose_inducing(X, self.num_inducing, method, generator)
             return torch.round(chosen * GRID) / GRID
         scalings = self._table.scalings
         imputation = scalings.imputation

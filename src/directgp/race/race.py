@@ -1,7 +1,7 @@
 """Race candidates: advance them, compare, drop the beaten, add neighbours of the leading one."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal, final
 
@@ -99,6 +99,16 @@ def price(entrant: Entrant, steps: int, effort: Effort) -> float:
     return steps * effort.tolerance * entrant.cost
 
 
+def _decision(candidate: Candidate, fall: float, cost: float) -> str:
+    """Return whether a neighbour is kept, and why."""
+    if fall < 0:
+        return f"Not kept: {candidate.label}. It raises the loss by {number(-fall, 2)}."
+    lowers = f"{candidate.label}. It lowers the loss by {number(fall, 2)}"
+    if fall >= cost:
+        return f"Kept: {lowers}; its steps cost {number(cost, 2)}."
+    return f"Not kept: {lowers}, less than the {number(cost, 2)} that its steps cost."
+
+
 @final
 @dataclass
 class Race:
@@ -186,9 +196,12 @@ class Race:
         preferred, other = found
         changed = preferred.is_beaten(other)
         chosen = other if changed else preferred
-        each = "A lengthscale for each feature" if chosen.candidate.ard else "One lengthscale"
-        gap = number(self.trainers.fall(preferred.loss, other.loss), 2)
-        self.decisions.append(f"{each}: the other choice changes the loss by {gap}.")
+        rest = preferred if changed else other
+        names = "a lengthscale for each feature", "one lengthscale for all features"
+        this, that = names if chosen.candidate.ard else names[::-1]
+        gap = self.trainers.fall(rest.loss, chosen.loss)
+        higher = f"higher by {number(gap, 2)}" if gap > 0 else "not clearly lower"
+        self.decisions.append(f"{this.capitalize()}: with {that}, the loss is {higher}.")
         return chosen.candidate.ard
 
     def _first_of(self, candidate: Candidate) -> str:
@@ -262,10 +275,7 @@ class Race:
         steps = _STEPS_PER_DOUBLING if grown else FIRST_STEPS
         wanted = price(entrant, steps, self.effort)
         pays = fall >= wanted
-        self.decisions.append(
-            f"{'Kept' if pays else 'Not kept'}: {candidate.label}. The loss falls by "
-            f"{number(fall, 2)}, and {number(wanted, 2)} are asked for."
-        )
+        self.decisions.append(_decision(candidate, fall, wanted))
         if pays and grown:
             self.entrants[self.entrants.index(leader)] = entrant
         elif pays:
@@ -274,7 +284,7 @@ class Race:
             self._refused.add((candidate.stacked, candidate.num_inducing))
         return pays
 
-    def widen(self, whole: dict[bool, Sequence[Split]]) -> None:
+    def widen(self, whole: Mapping[bool, Sequence[Split]]) -> None:
         """Go on with the best entrants on all examples of the splits."""
         kept = [self.entrants[i] for i in self.weights.nonzero()[:, 0].tolist()]
         self.trainers.splits = whole

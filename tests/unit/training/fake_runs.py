@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from directgp.training.search import Search
 from gpytorch.kernels import RBFKernel
 from torch import Tensor
 
@@ -20,7 +21,6 @@ from directgp.training import race, search
 from directgp.training.data import Data, Model
 from directgp.training.result import Phase, Progress, StageResult, Status, TrainingResult
 from directgp.training.run import Recipe
-from directgp.training.search import Search
 from directgp.training.trainer import Trainer
 from directgp.training.validation import Split, Validation
 from tests.unit.training.models import regression, seeded

@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 import torch
+from directgp.training.model_choice import ModelChoice, start_of
+from directgp.training.race import Effort, Race
 
 from directgp.likelihoods import Gaussian, HeteroscedasticGaussian
 from directgp.posteriors import SparsePosterior
 from directgp.training.data import Data, Model
-from directgp.training.model_choice import ModelChoice, start_of
-from directgp.training.race import Effort, Race
 from directgp.training.result import Failure, ModelTried, TrainingResult
 from directgp.training.run import Recipe
 from directgp.training.validation import HoldOut, split

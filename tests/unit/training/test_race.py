@@ -8,12 +8,12 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from directgp.training.race import Race, Trial
 from scipy import stats
 from torch import Tensor
 
 from directgp.likelihoods import Gaussian
 from directgp.training.data import Data, Model
-from directgp.training.race import Race, Trial
 from directgp.training.result import Failure, Status
 from directgp.training.run import LossRange, Recipe, SmallGradient
 from directgp.training.validation import Folds, HoldOut, Validation, split

@@ -8,16 +8,16 @@ from typing import Any
 
 import pytest
 import torch
+from directgp.training.race import EFFORTS, Effort, Trial
+from directgp.training.search import Reached, Search
 
 from directgp.errors import NumericalError
 from directgp.likelihoods import Gaussian, Poisson, StudentT
 from directgp.training import search
 from directgp.training.callbacks import History
 from directgp.training.data import Data
-from directgp.training.race import EFFORTS, Effort, Trial
 from directgp.training.result import Failure, Status, TrainingResult
 from directgp.training.run import Recipe, RelativeDecrease
-from directgp.training.search import Reached, Search
 from directgp.training.validation import Folds, Given, HoldOut, Validation, split
 from tests.unit.training.fake_runs import BETAS, Call, FakeRuns, State, model, models, searched
 from tests.unit.training.models import StopAt, counts, examples, regression, seeded, tensors
