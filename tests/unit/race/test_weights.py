@@ -88,7 +88,8 @@ def test_other_losses_are_as_low_as_the_best_weights_of_a_grid(
 ) -> None:
     rows = 60
     y = normal(rows, seed=1)
-    means = y + 0.6 * normal(candidates, rows, seed=2)
+    errors = torch.linspace(0.4, 0.6, candidates)[:, None] * normal(candidates, rows, seed=2)
+    means = y + errors
     pool = predictions(loss, y, means)
     found = pool.weights(MOST)
     # Undo the part of equal weights.
