@@ -238,22 +238,30 @@ class Trainers:
     def changed(self, entrant: Entrant, candidate: Candidate) -> Entrant:
         """Return a neighbouring candidate in the state of another one."""
         before = entrant.candidate
-        results = list(entrant.results)
-        more = candidate.num_inducing - before.num_inducing
-        parts = self.splits[candidate.stacked]
-        if more > 0:
-            results = [
-                replace(each, posterior=each.posterior.grown(part.training.X, more))
-                for each, part in zip(results, parts, strict=True)
-            ]
-        elif replace(candidate, mode=before.mode, beta=before.beta) != before:
-            model = self.models.model(candidate)
-            pairs = zip(results, parts, strict=True)
-            results = [start_of(model, each, part.training) for each, part in pairs]
         # Losses of another objective are no reason to keep a state.
-        changed = replace(self.judged(candidate, results), base=entrant.base, kept=entrant.kept)
+        changed = self.judged(candidate, self._moved(entrant.results, before, candidate))
+        held = candidate.mode == "fixed"
+        base = self._moved(entrant.base, before, candidate) if held else ()
         same = replace(candidate, beta=before.beta) == before
+        changed = replace(changed, base=base, kept=entrant.kept)
         return replace(changed, learnt=entrant.learnt if same else ())
+
+    def _moved(
+        self, results: Sequence[TrainingResult], before: Candidate, candidate: Candidate
+    ) -> tuple[TrainingResult, ...]:
+        """Return models of one candidate as starts of a neighbour."""
+        parts = self.splits[candidate.stacked]
+        pairs = zip(results, parts, strict=True)
+        more = candidate.num_inducing - before.num_inducing
+        if more > 0:
+            return tuple(
+                replace(each, posterior=each.posterior.grown(part.training.X, more))
+                for each, part in pairs
+            )
+        if replace(candidate, mode=before.mode, beta=before.beta) == before:
+            return tuple(results)
+        model = self.models.model(candidate)
+        return tuple(start_of(model, each, part.training) for each, part in pairs)
 
     def judged(self, candidate: Candidate, results: Sequence[TrainingResult]) -> Entrant:
         """Return a candidate with the losses of its results."""

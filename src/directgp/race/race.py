@@ -291,11 +291,16 @@ class Race:
         self.entrants = []
         for entrant in kept:
             parts = whole[entrant.candidate.stacked]
-            results = tuple(
-                replace(each, likelihood=for_rows_of(each.likelihood, part.likelihood))
-                for each, part in zip(entrant.results, parts, strict=True)
+            results, base = (
+                tuple(
+                    replace(each, likelihood=for_rows_of(each.likelihood, part.likelihood))
+                    for each, part in zip(models, parts, strict=True)
+                )
+                for models in (entrant.results, entrant.base or entrant.results)
             )
-            self.entrants.append(replace(entrant, results=results, rate=math.inf, learnt=()))
+            self.entrants.append(
+                replace(entrant, results=results, base=base, rate=math.inf, learnt=())
+            )
         self._expanded.clear()
         self._refused.clear()
         self._tried = {each.candidate for each in self.entrants}

@@ -80,7 +80,8 @@ class Pool:
     def best(self) -> Weights:
         """Return the weight 1 for the candidate of lowest mean loss."""
         rows = self.losses if self.share is None else self.share * self.losses
-        means = rows.mean(-1).nan_to_num(torch.inf, torch.inf)
+        means = rows.mean(-1)
+        means = torch.where(torch.isfinite(means), means, torch.inf)
         weights = torch.zeros(len(means), dtype=torch.float64)
         return weights.index_fill_(0, means.argmin().cpu(), 1.0)
 
