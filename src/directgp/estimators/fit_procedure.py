@@ -347,7 +347,9 @@ class TrainableEstimator(BaseEstimator, ABC):
             device=device,
         )
         seed = settings.new_seed()
-        stacked = True in settings.stacks(len(table.X))
+        # A single class has nothing to learn.
+        varied = regression or bool(table.y.min() < table.y.max())
+        stacked = varied and True in settings.stacks(len(table.X))
         stacking = Stacking.fitted(settings, table, seed) if stacked else Stacking(None, table)
         table = stacking.table
         num_inducing = settings.inducing_number(len(table.X))

@@ -19,7 +19,7 @@ from directgp.race.candidates import Candidate, Choices
 from directgp.race.coverage import Coverage, Predicted
 from directgp.race.entrants import Entrant, Trainers
 from directgp.race.final import on_all
-from directgp.race.race import EFFORTS, Combine, Race, weights_of
+from directgp.race.race import EFFORTS, Race
 from directgp.race.record import path_of
 from directgp.training import beta_path
 from directgp.training.beta_path import beta_grid
@@ -148,7 +148,7 @@ class Fit:
             members=(member_of(result, candidate.label, candidate.stacked),),
             weights=(1.0,),
             result=result,
-            coverage=Coverage.of([[predicted]], self.recipe.point_loss()),
+            coverage=Coverage.of([[predicted]], self.recipe.point_loss(), self.table.X.shape[1]),
         )
 
     def _of_one_class(self, candidate: Candidate) -> Fitted:
@@ -170,10 +170,6 @@ class Fit:
         require(enough, who, "at least two different ones", got, remedy)
         validation, description = validation_of(self.settings, self.table, examples)
         effort = EFFORTS[self.settings.effort]
-        combine: Combine = self.settings.combine
-        if not self.recipe.point_loss().validation_loss().log_density:
-            # Weights of a mixture come from log densities.
-            combine = "best"
         generator = torch.Generator().manual_seed(self.seed)
         whole = self._splits(choices, validation, generator)
         state = generator.get_state()
@@ -183,7 +179,7 @@ class Fit:
             generator.set_state(state)
             some[stacked] = [_some(part, effort.rows, generator) for part in parts]
         trainers = Trainers(self.recipe, self.models, some, generator, self.settings.jobs)
-        race = Race(trainers, choices, effort, combine)
+        race = Race(trainers, choices, effort, self.settings.combine)
         try:
             race.run()
             sampled = any(len(part.training) > effort.rows for part in whole[choices.stacked[0]])
@@ -220,7 +216,7 @@ class Fit:
                 raise NumericalError(trainers.failures[0].reason if trainers.failures else "")
             return Fitted.of(trainers.last, end=trainers.end, untried=tuple(race.untried))
         path = path_of(race, choices.betas, description)
-        weights = weights_of(race.entrants, race.combine)
+        weights = race.weights
         order = weights.argsort(descending=True, stable=True)
         order = order[weights[order] > 0]
         chosen = [race.entrants[i] for i in order.tolist()]
@@ -258,7 +254,7 @@ class Fit:
                 data, likelihood = splits[entrant.candidate.stacked][k].examples_for(result)
                 part.append(Predicted(weight, result.posterior, likelihood, data))
             parts.append(part)
-        return Coverage.of(parts, self.recipe.point_loss())
+        return Coverage.of(parts, self.recipe.point_loss(), self.table.X.shape[1])
 
     def _modes(self) -> list[str]:
         """Return the modes to choose from; with "auto" the plain ELBO solution is one of them."""

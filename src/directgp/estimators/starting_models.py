@@ -338,7 +338,7 @@ class Models:
             likelihoods=tuple(self.likelihoods),
             modes=tuple(modes),
             betas=tuple(betas),
-            stacked=settings.stacks(rows),
+            stacked=settings.stacks(rows) if True in self._data else (False,),
             num_inducing=self.num_inducing,
             most_inducing=most if settings.grows else 0,
             own_kernels=any(alike) and isinstance(kernel, str),

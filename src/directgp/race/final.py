@@ -5,12 +5,18 @@ from dataclasses import replace
 
 from directgp.errors import NumericalError
 from directgp.likelihoods.base import Likelihood
-from directgp.race.entrants import FIRST_STEPS, Entrant, Trainers
+from directgp.race.entrants import Entrant, Trainers
 from directgp.training.data import Model
 from directgp.training.result import Failure, Status, TrainingResult
 from directgp.training.run import RelativeDecrease
 from directgp.training.trainer import elbo_run, fixed_run, joint_run
 from directgp.training.validation import for_rows_of
+
+_FEWEST = 25
+"""Smallest number of steps on all examples."""
+
+_SHARE = 0.25
+"""Steps on all examples over those that validation has judged: more may fit the noise."""
 
 _WINDOW = 10
 """Steps over which the fall of the objective decides whether a member has converged."""
@@ -37,7 +43,7 @@ def on_all(
         recipe = trainers.recipe
         if not trainers.by_adam(candidate):
             stopping = RelativeDecrease(_WINDOW, _WINDOW * tolerance)
-            most = recipe.max_steps or max(4 * FIRST_STEPS, entrant.steps)
+            most = recipe.max_steps or max(_FEWEST, round(_SHARE * entrant.steps))
             recipe = replace(recipe, stopping=stopping, max_steps=most)
         try:
             if candidate.mode == "elbo":

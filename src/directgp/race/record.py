@@ -5,8 +5,7 @@ from collections.abc import Sequence
 
 import torch
 
-from directgp.race.race import MOST_MEMBERS, Race, weights_of
-from directgp.race.weights import cross_fitted
+from directgp.race.race import MOST_MEMBERS, Race
 from directgp.training.result import BetaPath, PathPoint
 from directgp.training.validation import compare
 
@@ -26,7 +25,7 @@ def path_of(race: Race, betas: Sequence[float], validation: str) -> BetaPath:
     }
     if not entrants:
         return BetaPath((), 0, **common)
-    weights = weights_of(entrants, race.combine)
+    weights = race.weights
     compared = compare(torch.stack([entrant.weighted for entrant in entrants]))
     points = compared.points([entrant.results[0] for entrant in entrants])
     named = tuple(
@@ -45,8 +44,7 @@ def path_of(race: Race, betas: Sequence[float], validation: str) -> BetaPath:
         for point, entrant, weight in zip(points, entrants, weights, strict=True)
     )
     if race.combine == "mixture" and int((weights > 0).sum()) > 1:
-        losses = torch.stack([entrant.losses for entrant in entrants])
-        rows = cross_fitted(losses, entrants[0].shares, MOST_MEMBERS)
+        rows = trainers.pool(entrants).cross_fitted(MOST_MEMBERS)
         error = float(rows.std()) / len(rows) ** 0.5 if len(rows) > 1 else float("inf")
         common |= {"mixture_loss": float(rows.mean()), "mixture_error": error}
     return BetaPath(named, int(weights.argmax()), **common)
