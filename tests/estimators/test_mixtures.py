@@ -329,7 +329,7 @@ def test_partial_dependence_is_the_mean_over_members(several_features: Any) -> N
 
 
 def min_width(parts: Any) -> Array:
-    return np.min([part.upper - part.lower for part in parts], axis=0)
+    return np.asarray(np.min([part.upper - part.lower for part in parts], axis=0))
 
 
 def test_plots(stacked: Any, stacked_counts: Any, stacked_labels: Any) -> None:

@@ -178,7 +178,9 @@ class PredictiveMixture:
     ) -> "PredictiveMixture":
         """Return the mixture of these models; a weight of 0 leaves a model out."""
         parts = zip(weights, likelihoods, marginals, strict=True)
-        return cls(tuple(Component(float(w), *model) for w, *model in parts if w != 0))
+        return cls(
+            tuple(Component(float(w), likelihood, q) for w, likelihood, q in parts if w != 0)
+        )
 
     @property
     def single(self) -> Component | None:

@@ -416,7 +416,8 @@ def integral(found: PredictiveMixture, y: float, breaks: list[float]) -> float:
 
     ends = sorted({*breaks, y})
     pieces = itertools.pairwise(ends)
-    return sum(integrate.quad(square, a, b, epsabs=1e-10, limit=200)[0] for a, b in pieces)
+    areas = [integrate.quad(square, a, b, epsabs=1e-10, limit=200)[0] for a, b in pieces]
+    return math.fsum(areas)
 
 
 def test_crps_of_gaussians() -> None:
