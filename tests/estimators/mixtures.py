@@ -11,6 +11,7 @@ import numpy as np
 from directgp.estimators.members import Member, set_members
 from directgp.estimators.preprocessing import ColumnScaling
 from directgp.stack import fit_stack, sources_of
+from directgp.stack.scales import Link
 from tests.estimators.fitted_models import HELD
 
 SINGLE = {**HELD, "combine": "best", "stack": None}
@@ -37,7 +38,7 @@ def with_stacked(base: Any, X: Any, y: Any, weight: float, **fit: Any) -> Any:
     scaled = base.scalings_.scaled_inputs(X)
     labels = base._task == "classification"
     target = np.searchsorted(base.classes_, y).astype(float) if labels else np.asarray(y, float)
-    link = "log" if base._task == "count" else "identity"
+    link: Link = "log" if base._task == "count" else "identity"
     stack, columns = fit_stack(
         sources_of("trees", base._task, "test"), scaled, target, task=base._task, seed=0, link=link
     )

@@ -56,6 +56,9 @@ _ONE_DEVIATION = (0.15865525393145707, 0.8413447460685429)
 _ROUNDING = 1e-9
 """Largest difference of the sum of weights from 1."""
 
+_CANCELLED = 1e-3
+"""A root smaller than this part of the number it is a difference from has lost digits."""
+
 _FARTHEST = 680.0
 """asinh(y/s) from which on a quantile counts as infinite: y is 1e295 times the scale s of y."""
 
@@ -124,7 +127,7 @@ class Component:
         """Whether p_k(y) is Gaussian, and y observed."""
         return has(self.likelihood, GaussianPredictive) and not has(self.likelihood, Censored)
 
-    def quantiles(self, levels: Row) -> Float[Tensor, "k n"]:
+    def quantiles(self, levels: Float[Tensor, " k"]) -> Float[Tensor, "k n"]:
         """Return the smallest y with P_k(Y ≤ y) ≥ level."""
         return predictive_quantiles(self.likelihood, self.marginals, levels)
 
@@ -175,7 +178,9 @@ class PredictiveMixture:
     ) -> "PredictiveMixture":
         """Return the mixture of these models; a weight of 0 leaves a model out."""
         parts = zip(weights, likelihoods, marginals, strict=True)
-        return cls(tuple(Component(float(w), *model) for w, *model in parts if w != 0))
+        return cls(
+            tuple(Component(float(w), likelihood, q) for w, likelihood, q in parts if w != 0)
+        )
 
     @property
     def single(self) -> Component | None:
@@ -246,9 +251,14 @@ class PredictiveMixture:
 
     def label_log_probabilities(self) -> Float[Tensor, "c n"]:
         """Return log P(Y = k) of every label of a classification, two or more."""
-        return self._log_average(
+        logs = self._log_average(
             lambda component: label_log_probabilities(component.likelihood, component.marginals)
         )
+        if self.single is not None or len(logs) > 2:
+            return logs
+        # log P = log(1 − P of the other) has more digits where P is near 1.
+        other = logs.flip(0)
+        return torch.where(logs > other, torch.log1p(-other.exp()), logs)
 
     def _log_average(self, function: Callable[[Component], Values]) -> Values:
         """Return log Σ_k w_k·exp(function(k))."""
@@ -367,7 +377,6 @@ class PredictiveMixture:
         slope 1, as s = φ(z)/p(q), z = probit(level), and far away powers of y are lines. Above the
         median P(Y > y) takes the place of 1 − P(Y ≤ y), for its digits.
         """
-        n = level.shape[1]
         heaviest = max(self.components, key=lambda component: component.weight)
         start = heaviest.quantiles(level[:, 0])
         start = torch.where(start.isinf(), 0.0, start)
@@ -377,11 +386,29 @@ class PredictiveMixture:
         scale = torch.exp(log_slope).reshape(-1)
         scale = torch.where(torch.isfinite(scale) & (scale > 0), scale, 1.0)
         start = start.reshape(-1)
-        upper_half = (level > 0.5).reshape(-1)
-        side = torch.where(upper_half, -1.0, 1.0)
-        target = torch.special.ndtri(torch.minimum(level, 1 - level)).reshape(-1)
+        y = self._root(level, start, scale, torch.arange(len(start), device=start.device))
+        # y = q + s·sinh(x) has lost digits where q is much larger: start anew from y.
+        lost = torch.nonzero(y.abs() < _CANCELLED * start.abs()).squeeze(-1)
+        if len(lost):
+            rounding = 4 * torch.finfo(y.dtype).eps * start[lost].abs()
+            y[lost] = self._root(level, y[lost], rounding, lost)
+        return y.reshape(level.shape)
 
-        def values(index: Tensor, x: Tensor) -> Tensor:
+    def _root(
+        self,
+        levels: Float[Tensor, "k m"],
+        start: Row,
+        scale: Row,
+        chosen: Int[Tensor, " n"],
+    ) -> Row:
+        """Find y = start + scale·sinh(x), for some of the flattened levels."""
+        level = levels.reshape(-1)[chosen]
+        upper_half = level > 0.5
+        side = torch.where(upper_half, -1.0, 1.0)
+        target = torch.special.ndtri(torch.minimum(level, 1 - level))
+        examples = chosen % levels.shape[1]
+
+        def values(index: Tensor | slice, x: Tensor) -> Tensor:
             return (start[index] + scale[index] * torch.sinh(x)).clamp(-LARGEST, LARGEST)
 
         def offset(index: Tensor, x: Tensor) -> Tensor:
@@ -390,14 +417,11 @@ class PredictiveMixture:
             for above in (False, True):
                 part = upper_half[index] == above
                 if bool(part.any()):
-                    tail[part] = self._probability(index[part] % n, y[part], above)
+                    tail[part] = self._probability(examples[index[part]], y[part], above)
             probit = torch.special.ndtri(tail).clamp(-OUTSIDE, OUTSIDE)
             gap: Tensor = side[index] * (probit - target[index])
             return gap
 
         x = smallest_root(offset, torch.zeros_like(start), _FARTHEST)
-        y = values(torch.arange(len(x), device=x.device), x)
-        infinite = x.abs() >= _FARTHEST
-        return torch.where(infinite, torch.copysign(torch.full_like(x, torch.inf), x), y).reshape(
-            -1, n
-        )
+        infinite = torch.copysign(torch.full_like(x, torch.inf), x)
+        return torch.where(x.abs() >= _FARTHEST, infinite, values(slice(None), x))
