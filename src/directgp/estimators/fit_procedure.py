@@ -218,7 +218,7 @@ class TrainableEstimator(BaseEstimator, ABC):
         unit = abs(float(table.scalings.targets.scale[0]))
         loss = fit.recipe.point_loss().validation_loss()
         self.beta_path_ = None if fitted.path is None else fitted.path.in_units(unit, loss)
-        self._set_fitted(fitted, stacking)
+        self._set_fitted(fitted.with_losses(self.beta_path_), stacking)
         self.beta_ = result.beta
         self.hyperparameters_ = result.hyperparameters
         self.num_rows_ = table.num_rows

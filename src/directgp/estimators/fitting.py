@@ -67,6 +67,15 @@ class Fitted(NamedTuple):
     coverage: Coverage = Coverage()
     """Coverage of 90 % intervals, on validation rows if there are some, else on training rows."""
 
+    def with_losses(self, path: BetaPath | None) -> "Fitted":
+        """Return the members with their validation losses in a path."""
+        points = () if path is None else path.members
+        if len(points) != len(self.members):
+            return self
+        pairs = zip(self.members, points, strict=True)
+        members = tuple(replace(member, loss=point.validation_loss) for member, point in pairs)
+        return self._replace(members=members)
+
     @classmethod
     def of(cls, result: TrainingResult, **fields: Any) -> "Fitted":
         """Return a single member."""

@@ -101,8 +101,8 @@ def price(entrant: Entrant, steps: int, effort: Effort) -> float:
 
 def _decision(candidate: Candidate, fall: float, cost: float) -> str:
     """Return whether a neighbour is kept, and why."""
-    if fall < 0:
-        return f"Not kept: {candidate.label}. It raises the loss by {number(-fall, 2)}."
+    if fall <= 0:
+        return f"Not kept: {candidate.label}. It does not lower the loss."
     lowers = f"{candidate.label}. It lowers the loss by {number(fall, 2)}"
     if fall >= cost:
         return f"Kept: {lowers}; its steps cost {number(cost, 2)}."
