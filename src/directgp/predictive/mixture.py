@@ -155,8 +155,8 @@ class PredictiveMixture:
     ...              for m in (-2.0, 2.0))
     >>> noise = Gaussian(noise=0.25)
     >>> mixture = PredictiveMixture.of([0.5, 0.5], [noise, noise], [near, far])
-    >>> mixture.deviation()
-    tensor([2.2361], dtype=torch.float64)
+    >>> mixture.cdf(torch.tensor([0.0]))
+    tensor([0.5000], dtype=torch.float64)
     """
 
     components: tuple[Component, ...]
