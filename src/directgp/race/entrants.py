@@ -15,6 +15,8 @@ from torch import Tensor
 from typing_extensions import override
 
 from directgp.errors import NumericalError
+from directgp.integration.contract import has
+from directgp.likelihoods.starts import UnlikeLatents
 from directgp.numerics.arrays import one_thread
 from directgp.race.candidates import Candidate
 from directgp.race.starts import start_of
@@ -106,9 +108,13 @@ class Entrant:
     @property
     def cost(self) -> float:
         """Return the time of a step over that of one latent with 100 inducing inputs, about."""
-        m, latents = self.candidate.num_inducing, self.results[0].likelihood.num_latent
-        # The log loss of several latents is an integral over each.
-        each = latents if latents == 1 or self.candidate.mode == "elbo" else 4 * latents
+        m, likelihood = self.candidate.num_inducing, self.results[0].likelihood
+        each = likelihood.num_latent
+        if has(likelihood, UnlikeLatents):
+            # The log loss is an integral over each of them.
+            each *= 1 if self.candidate.mode == "elbo" else 4
+        elif each > 1:
+            each *= 2
         return each * max(1.0, m * (m + 100) / 20_000)
 
     def is_beaten(self, by: "Entrant", errors: float = 2.0) -> bool:
