@@ -6,7 +6,7 @@ import re
 import shlex
 import textwrap
 import unicodedata
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from difflib import get_close_matches
 from typing import Any
 
@@ -255,8 +255,13 @@ def csv_cell(text: str) -> str:
 
 
 def text_table(rows: Sequence[Sequence[str]], right: Sequence[int] = ()) -> str:
-    """Align rows of cells, the header first, in columns; columns in `right` to the right."""
+    """Align rows of cells, the header first, in columns; columns in `right` to the right.
+
+    A long cell is cut, but in a last column that is aligned to the left it continues below itself.
+    """
     cells = [[one_line(cell, _MAX_CELL) for cell in row] for row in rows]
+    if cells and len(cells[0]) - 1 not in right:
+        cells = [*_continued(cells, [one_line(row[-1]) for row in rows])]
     widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
     lines = (
         "   ".join(
@@ -333,6 +338,17 @@ def _wrapped(text: str, first: str, others: str) -> str:
         shown, _WIDTH, initial_indent=first, subsequent_indent=others, break_on_hyphens=False
     )
     return filled.replace("\xa0", " ")
+
+
+def _continued(cells: Sequence[list[str]], last: Sequence[str]) -> Iterator[list[str]]:
+    """Yield rows with the texts of the last column in as many lines as they need."""
+    others = [max(len(row[j]) for row in cells) for j in range(len(cells[0]) - 1)]
+    # A table in a summary is indented by two columns.
+    width = max(_MAX_CELL, _WIDTH - 2 - sum(other + 3 for other in others))
+    for row, text in zip(cells, last, strict=True):
+        first, *rest = textwrap.wrap(text, width) or [""]
+        yield [*row[:-1], first]
+        yield from ([*[""] * len(others), line] for line in rest)
 
 
 def _exponent(value: float) -> int:

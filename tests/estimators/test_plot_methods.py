@@ -1,6 +1,7 @@
 """Plots and texts of fitted estimators have the right numbers, or raise an error."""
 
 import itertools
+import json
 from functools import cache
 from typing import Any
 
@@ -10,6 +11,7 @@ import pandas as pd
 import pytest
 from matplotlib import pyplot as plt
 from matplotlib.axes import Axes
+from matplotlib.collections import PathCollection
 from matplotlib.text import Text
 from scipy import stats
 from sklearn.exceptions import NotFittedError
@@ -61,7 +63,7 @@ def no_window() -> None:
 
 @cache
 def chosen(kind: str) -> Any:
-    """A model of two named features, for which β was chosen."""
+    """A mixture of models of two named features, which were chosen by a race."""
     make, y, likelihood = MAKERS[kind]
     return make(likelihood=likelihood, **OPEN).fit(NAMED, y)
 
@@ -76,21 +78,23 @@ def drawn(ax: Axes) -> None:
     figure.canvas.draw()
 
 
-# The β path
+# The candidates
 
 
 @pytest.mark.parametrize("kind", MAKERS)
-def test_the_beta_path_shows_the_chosen_loss(kind: str) -> None:
+def test_the_picture_of_candidates_marks_the_members(kind: str) -> None:
     model = chosen(kind)
     _, mine = plt.subplots()
     assert model.plot_beta_path(mine) is mine
     assert model.plot_beta_path() is not mine
     drawn(mine)
     assert "validation log loss" in words(mine)
-    path = model.beta_path_
-    best = path.points[path.chosen]
-    rings = [line for line in mine.lines if line.get_markersize() == 12]
-    assert [float(line.get_ydata()[0]) for line in rings] == [best.validation_loss]
+    losses = {point.validation_loss for point in model.beta_path_.members}
+    rings = [each for each in mine.collections if isinstance(each, PathCollection)]
+    assert len(rings) == len(model.members_)
+    # Those of losses far above the others are at the right.
+    places = {float(np.ravel(ring.get_offsets())[0]) for ring in rings}
+    assert model.beta_path_.members[0].validation_loss in places and places <= {*losses, 0.97}
 
 
 @pytest.mark.parametrize("model", [regressor, classifier, counter])
@@ -319,12 +323,43 @@ def test_a_summary_of_a_choice(kind: str) -> None:
     text = summary(model)
     make, _, likelihood = MAKERS[kind]
     assert text.startswith(f"{make.__name__} data 90 rows, 2 features")
-    assert (
-        f"β {model.beta_:.3g}" in text and f"of {len(model.beta_path_.points)} candidates" in text
-    )
+    assert f"of {len(model.beta_path_.points)} candidates" in text
     assert likelihood in text.lower() and "5 inducing inputs" in text
-    assert text.count("→") == 1
     assert model.training_result_.reason in text
+    if len(model.members_) > 1:
+        assert f"mixture of {len(model.members_)} Gaussian processes" in text
+        places = [text.index(f"{100 * weight:.1f} %") for weight in model.weights_]
+        assert places == sorted(places)
+    else:
+        assert f"β {model.beta_:.3g}" in text
+
+
+@pytest.mark.parametrize("kind", MAKERS)
+def test_a_summary_has_the_members_for_programs(kind: str) -> None:
+    model = chosen(kind)
+    facts = model.summary().to_dict()
+    members = facts["members"]
+    assert [member["weight"] for member in members] == model.weights_.tolist()
+    assert [member["beta"] for member in members] == [member.beta for member in model.members_]
+    by_label = {point.label: point for point in model.beta_path_.points}
+    for member in members:
+        assert member["loss"] == by_label[member["label"]].validation_loss
+    assert facts["path"]["decisions"] == list(model.beta_path_.decisions)
+    assert facts["stack"] == []
+    json.dumps(facts, allow_nan=False)
+
+
+def test_a_summary_says_whether_trees_are_inside() -> None:
+    """A constant step has no smooth trend that a GP would extrapolate; the stack is asked for."""
+    table = np.linspace(-1, 1, 120)[:, None]
+    target = np.where(table[:, 0] > 0.3, 2.0, 0.0) + 0.1 * np.sin(40 * table[:, 0])
+    settings = {**QUICK, "likelihood": "gaussian", "stack": "trees", "ard": True}
+    model = SparseGPRegressor(**settings).fit(pd.DataFrame(table, columns=["height"]), target)
+    text = summary(model)
+    assert "the out-of-fold predictions of trees are a feature, too" in text
+    assert "trees of the stack –" in text
+    (member,) = model.summary().to_dict()["members"]
+    assert member["stacked"] and model.summary().to_dict()["stack"] == ["trees"]
 
 
 def test_a_summary_of_length_scales() -> None:

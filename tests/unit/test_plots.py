@@ -3,12 +3,14 @@
 import io
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import matplotlib
 import numpy as np
 import pytest
 from matplotlib.axes import Axes
+from matplotlib.collections import PathCollection
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from numpy.typing import NDArray
@@ -32,6 +34,24 @@ def path(points: Sequence[PathPoint], chosen: int, loss: str) -> BetaPath:
     return BetaPath(tuple(points), chosen, loss, seconds=1.0)
 
 
+def entrant(label: str, weight: float, loss: float, mode: str = "joint") -> PathPoint:
+    return PathPoint(1.0, mode, None, loss, 0.03, 0.0, 0.01, label=label, weight=weight)
+
+
+RACE = [
+    entrant("rbf, gaussian", 0.0, 0.6),
+    entrant("rbf, student_t", 0.7, 0.45),
+    entrant("matern52, student_t", 0.3, 0.5, "elbo"),
+    entrant("costs $5", 0.0, 0.4),
+    entrant("diverged", 0.0, math.inf),
+    entrant("unknown", 0.0, math.nan),
+]
+
+
+def race(points: Sequence[PathPoint], chosen: int, loss: str) -> BetaPath:
+    return BetaPath(tuple(points), chosen, loss, 1.0, mixture_loss=0.38, mixture_error=0.02)
+
+
 LOSSES = {100.0: 0.6, 10.0: 0.5, 1.0: 0.44, 0.1: 0.4, 0.0: 0.45}
 PATH = [
     point(1.0, "elbo", 0.48),
@@ -45,6 +65,7 @@ COARSE = plots.PartialDependence("sex", "P(yes)", VALUES, VALUES, VALUES - 1, VA
 
 PICTURES: dict[str, Callable[[Axes | None], Axes]] = {
     "path": lambda ax: plots.plot_beta_path(path(PATH, 9, "log_loss"), ax=ax),
+    "race": lambda ax: plots.plot_beta_path(race(RACE, 1, "log_loss"), ax=ax),
     "pit": lambda ax: plots.plot_pit(UNIFORM, ax=ax),
     "reliability": lambda ax: plots.plot_reliability(
         np.where(UNIFORM > 0.5, 1.0, 0.0), UNIFORM, ax=ax
@@ -173,6 +194,51 @@ def test_path_of_one_candidate() -> None:
     ax = plots.plot_beta_path(path([point(1.0, "elbo", 0.5)], 0, "log_loss"), ax=fresh())
     assert "chosen: ELBO" in texts(ax)
     assert ax.get_ylim()[0] < 0.5 < ax.get_ylim()[1]
+
+
+def test_a_race_has_a_row_for_each_candidate_and_rings_for_members() -> None:
+    ax = plots.plot_beta_path(race(RACE, 1, "log_loss"))
+    draw(ax)
+    assert legend(ax) == ["mixture 0.380 ± 0.020", "joint", "ELBO"]
+    assert ax.get_xlabel() == "validation log loss"
+    names = [text.get_text() for text in ax.texts if not text.get_text().endswith("%")]
+    assert names == [
+        "unknown",
+        "diverged",
+        "rbf, gaussian",
+        "matern52, student_t",
+        "rbf, student_t",
+        r"costs \$5",
+    ]
+    heights = [text.get_position()[1] for text in ax.texts if text.get_text() in names]
+    assert heights == sorted(heights)
+    rings = [each for each in ax.collections if isinstance(each, PathCollection)]
+    places = {float(np.ravel(ring.get_offsets())[0]): ring for ring in rings}
+    assert set(places) == {0.45, 0.5}
+    assert places[0.45].get_sizes()[0] > places[0.5].get_sizes()[0]
+    assert {"70 %", "30 %"} <= {text.get_text() for text in ax.texts}
+    arrows = [found for found in ax.lines if found.get_marker() == ">"]
+    assert len(arrows) == 2
+    marks = [found for found in ax.lines if found.get_marker() in ("s", "D") and len(xs(found))]
+    assert sorted(float(xs(mark)[0]) for mark in marks) == [0.4, 0.45, 0.5, 0.6]
+
+
+def test_small_axes_keep_the_members_of_a_race() -> None:
+    many = [*RACE, *(entrant(f"other {k}", 0.0, 0.4 + 0.01 * k) for k in range(40))]
+    ax = plots.plot_beta_path(race(many, 1, "log_loss"), Figure(figsize=(4, 3)).subplots())
+    draw(ax)
+    words = texts(ax)
+    assert "rbf, student_t" in words and "matern52, student_t" in words
+    assert "other 0" in words and "other 39" not in words
+    shown = len([text for text in ax.texts if not text.get_text().endswith("%")])
+    assert f"({len(many) - shown} more above)" in ax.get_ylabel()
+
+
+def test_a_race_without_finite_losses_is_drawn() -> None:
+    alone = replace(race([RACE[4]], 0, "log_loss"), mixture_loss=None, mixture_error=None)
+    ax = plots.plot_beta_path(alone)
+    draw(ax)
+    assert texts(ax) == "diverged"
 
 
 def test_pit_bars_and_band() -> None:

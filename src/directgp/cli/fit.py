@@ -55,6 +55,12 @@ def fit(
     kernel: options.Kernel = "auto",
     ard: Annotated[bool | None, options.model_option("", _HELP["ard"], "--ard/--no-ard")] = None,
     inducing: options.Inducing = "auto",
+    combine: Annotated[
+        Literal["mixture", "best"], options.model_option("NAME", _HELP["combine"])
+    ] = "mixture",
+    stack: Annotated[
+        Literal["auto", "trees", "none"], options.model_option("NAME", _HELP["stack"])
+    ] = "auto",
     max_iter: options.MaxIter = None,
     effort: Annotated[
         Literal["fast", "default", "thorough"], options.model_option("NAME", _HELP["effort"])
@@ -79,6 +85,8 @@ def fit(
         "kernel": kernel,
         "ard": "auto" if ard is None else ard,
         "num_inducing": num_inducing,
+        "combine": combine,
+        "stack": None if stack == "none" else stack,
         "max_iter": max_iter,
         "effort": effort,
         "time_budget": time_budget,
@@ -185,12 +193,8 @@ def _facts(model: Any, problem: "Problem") -> dict[str, Any]:
     path = model.beta_path_
     validation = None
     if path is not None and path.points:
-        chosen = path.points[path.chosen]
-        validation = {
-            "loss": path.loss,
-            "mean": chosen.validation_loss,
-            "error": chosen.validation_error,
-        }
+        mean, error = path.validated
+        validation = {"loss": path.loss, "mean": mean, "error": error}
     same = ("source", "task", "target", "classes")
     return {
         **{name: getattr(problem, name) for name in same},
@@ -199,6 +203,10 @@ def _facts(model: Any, problem: "Problem") -> dict[str, Any]:
         "objective": model.objective,
         "beta": model.beta_,
         "hyperparameters": model.hyperparameters_,
+        "members": [
+            {"weight": weight, "label": member.label, "stacked": member.stacked}
+            for member, weight in zip(model.members_, model.weights_.tolist(), strict=True)
+        ],
         "status": model.training_result_.status.value,
         "validation": validation,
         "warnings": list(model.findings_),
@@ -210,11 +218,20 @@ def _summary(facts: dict[str, Any], problem: "Problem", out: Path) -> str:
     """Return the summary of a fit."""
     validation = facts["validation"]
     size = f"{plural(len(problem.y), 'row')}, {plural(problem.X.shape[1], 'feature')}"
+    members = facts["members"]
+    if len(members) > 1:
+        trees = sum(member["stacked"] for member in members)
+        inside = f", {trees} with predictions of trees as features" if trees else ""
+        choice = {"objective": facts["objective"], "members": f"{len(members)}{inside}"}
+    else:
+        choice = {
+            "objective": f"{facts['objective']}, {facts['hyperparameters']}",
+            "β": number(facts["beta"]),
+        }
     lines = {
         "data": size,
         "task": problem.task,
-        "objective": f"{facts['objective']}, {facts['hyperparameters']}",
-        "β": number(facts["beta"]),
+        **choice,
         "validation": validation
         and f"{validation['loss']} {with_error(validation['mean'], validation['error'])}",
         "model": str(out),

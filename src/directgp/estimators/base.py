@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 from sklearn.utils import estimator_html_repr
 from sklearn.utils.validation import check_is_fitted
+from torch import Tensor
 
 from directgp.errors import refuse
 from directgp.estimators.explanations import (
@@ -23,6 +24,7 @@ from directgp.estimators.summary import Summary, summary_of
 from directgp.estimators.validation import ArrayLike
 from directgp.plots import plot_beta_path, plot_partial_dependence
 from directgp.plots.style import require_matplotlib
+from directgp.predictive.mixture import PredictiveMixture
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -35,14 +37,20 @@ class SparseGPEstimator(PredictingEstimator):
     def predict_latent(self, X: ArrayLike) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         """Return mean and standard deviation of f, without the noise of y.
 
+        f is that of the heaviest member of a mixture: latents of different likelihoods have no
+        common scale.
+
         For real-valued targets f has their units; for labels and counts it is on the scale of the
         likelihood's link, for an exposure of 1. For the likelihoods "gamma", "log_normal" and
         "weibull" f is on the scale of log y, for "beta" on the scale of log(y/(1 − y)). Several
         latent functions, such as one for each of three classes, have one column each.
         """
-        mean, std = self._over_blocks(
-            X, "predict_latent", lambda _, q, rows: (q.mean, q.variance.sqrt())
-        )
+
+        def moments(mixture: PredictiveMixture, _: slice) -> list[Tensor]:
+            (member,) = mixture.components
+            return [member.marginals.mean, member.marginals.variance.sqrt()]
+
+        mean, std = self._over_blocks(X, "predict_latent", moments, heaviest=True)
         if mean.ndim == 1:
             return self._latent_in_units(mean, std, 0)
         latents = [

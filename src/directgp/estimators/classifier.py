@@ -21,14 +21,12 @@ from directgp.estimators.messages import one_class
 from directgp.estimators.plotting import curve_points, without_names
 from directgp.estimators.preprocessing import Column, Columns
 from directgp.estimators.validation import ArrayLike, ValidationData
-from directgp.likelihoods.base import Likelihood
 from directgp.likelihoods.capabilities import Classes
 from directgp.metrics import one_against_rest
 from directgp.plots import plot_label_curve, plot_reliability
 from directgp.plots.style import require_matplotlib
-from directgp.predictive.api import label_log_probabilities
+from directgp.predictive.mixture import PredictiveMixture
 from directgp.registry import LIKELIHOODS, likelihoods_of
-from directgp.shapes import Marginals
 from directgp.text import joined
 
 if TYPE_CHECKING:
@@ -258,8 +256,8 @@ n_iter_, findings_, feature_importances_, n_features_in_, feature_names_in_
     def _log_proba(self, X: ArrayLike, method: str) -> NDArray[np.float64]:
         """Return log probabilities of the classes, one column each."""
 
-        def compute(likelihood: Likelihood, q: Marginals, _: slice) -> list[Tensor]:
-            return [*label_log_probabilities(likelihood, q)]
+        def compute(mixture: PredictiveMixture, _: slice) -> list[Tensor]:
+            return [*mixture.label_log_probabilities()]
 
         check_is_fitted(self)
         return np.stack(self._over_blocks(X, method, compute), axis=1)

@@ -9,12 +9,13 @@ from typing import Any, NamedTuple, final
 import numpy as np
 import torch
 from gpytorch.kernels import MaternKernel, PiecewisePolynomialKernel, RBFKernel, RQKernel
-from jaxtyping import Float64
+from jaxtyping import Float, Float64
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
 from directgp.errors import refuse, require
+from directgp.estimators.members import Member
 from directgp.estimators.plotting import without_names
 from directgp.estimators.predictions import PredictingEstimator
 from directgp.estimators.preprocessing import Column, Columns, Scalings
@@ -26,9 +27,9 @@ from directgp.numerics.random import standard_normal
 from directgp.plots import PartialDependence
 from directgp.plots.style import Array
 from directgp.posteriors.sparse import SparsePosterior
-from directgp.predictive import predictive_log_density
+from directgp.predictive.mixture import Component, PredictiveMixture
 from directgp.predictive.moments import centre, check_coverage, class_log_probabilities
-from directgp.shapes import Marginals
+from directgp.stack import Stack, Trees
 from directgp.text import decimals_for, did_you_mean, percent, text_table, with_error
 
 Tables = Float64[np.ndarray, "g n d"]
@@ -61,84 +62,153 @@ _RADIAL = (RBFKernel, MaternKernel, RQKernel, PiecewisePolynomialKernel)
 NO_LENGTH_SCALES = "The kernel has no lengthscale for each feature"
 
 
+def lengthscale_shares(posterior: SparsePosterior) -> Array | None:
+    """Return each input's share in the sum of 1 / lengthscale; None without ARD lengthscales."""
+    kernel = posterior.prior.kernel
+    Z = posterior.Z.detach().flatten(0, -2)
+    scales = posterior.prior.length_scales()
+    radial = any(isinstance(part, _RADIAL) for part in kernel.modules())
+    if scales is None or len(scales) != Z.shape[1] or not radial:
+        return None
+    # Training leaves the lengthscale of a constant column at its start; f cannot vary along it.
+    constant = (Z == Z[0]).all(0).cpu().numpy()
+    slopes = np.where(constant & ~constant.all(), 0.0, 1 / scales)
+    return np.asarray(slopes / slopes.sum())
+
+
+def split_shares(stack: Stack | None) -> Columns:
+    """Return each feature's share in the splits of the trees of each column of a stack.
+
+    The shares of a column are 0 if its source has no trees, or trees without splits.
+    """
+    if stack is None:
+        return np.zeros((0, 0))
+    rows = []
+    for source in stack.sources:
+        counts = np.zeros(stack.num_features)
+        for fitted in source.folds:
+            if isinstance(fitted.model, Trees):
+                counts += np.bincount(fitted.model.feature, minlength=stack.num_features)
+        rows += [counts / max(1.0, counts.sum())] * len(source.names)
+    return np.array(rows)
+
+
 class Explained(NamedTuple):
     """A trained model and the scalings of its data; the methods take inputs in user units."""
 
-    posterior: SparsePosterior
-    """q(f) of scaled inputs."""
-
-    likelihood: Likelihood
-    """p(y given f) of scaled targets."""
-
-    scalings: Scalings
-    """Scalings of inputs and targets."""
+    model: PredictingEstimator
+    """The fitted estimator of one output."""
 
     @classmethod
     def of(cls, model: PredictingEstimator) -> "Explained":
         """Return the model of a fitted estimator."""
-        return cls(model.posterior_, model.likelihood_, model.scalings_)
+        return cls(model)
+
+    @property
+    def scalings(self) -> Scalings:
+        """Scalings of inputs and targets."""
+        return self.model.scalings_
+
+    @property
+    def likelihood(self) -> Likelihood:
+        """p(y given f) of the heaviest member."""
+        return self.model.likelihood_
 
     def relevance(self) -> Array | None:
-        """Return the shares of `feature_importances_`; None without ARD lengthscales."""
-        kernel = self.posterior.prior.kernel
-        Z = self.posterior.Z.detach().flatten(0, -2)
-        scales = self.posterior.prior.length_scales()
+        """Return the shares of `feature_importances_`; None without ARD lengthscales.
+
+        They are the mean of the members' shares, by weight, over those with ARD lengthscales.
+        """
         imputation = self.scalings.imputation
-        radial = any(isinstance(part, _RADIAL) for part in kernel.modules())
-        if scales is None or len(scales) != Z.shape[1] or not radial:
+        by_splits = split_shares(self.model.stack_)
+        total = None
+        for weight, member in self.model._weighted():
+            shares = lengthscale_shares(member.posterior)
+            if shares is None:
+                continue
+            if member.stacked:
+                # The share of a column of the stack is that of the features of its trees.
+                features = shares[: by_splits.shape[1]]
+                shares = features + shares[len(features) :] @ by_splits
+                shares = shares / shares.sum() if shares.any() else shares
+            total = weight * shares + (0.0 if total is None else total)
+        if total is None:
             return None
-        # Training leaves the lengthscale of a constant column at its start; f cannot vary along it.
-        constant = (Z == Z[0]).all(0).cpu().numpy()
-        slopes = np.where(constant & ~constant.all(), 0.0, 1 / scales)
         if imputation is not None:
             # A feature and the indicator of its gaps count together.
-            sums, indicators = np.split(slopes, [len(imputation.medians)])
+            sums, indicators = np.split(total, [len(imputation.medians)])
             np.add.at(sums, list(imputation.indicated), indicators)
-            slopes = sums
-        return np.asarray(slopes / slopes.sum())
+            total = sums
+        return np.asarray(total / total.sum()) if total.any() else None
 
     @property
     def many_classes(self) -> bool:
         """Whether y is one of three or more classes, each with a curve of its own."""
         return isinstance(self.likelihood, Classes) and self.likelihood.num_classes > 2
 
-    def marginals(self, X: Columns) -> Marginals:
-        """Return the marginals of f in the units of training."""
-        inputs = torch.as_tensor(self.scalings.scaled_inputs(X)).to(self.posterior.Z)
-        return self.posterior.predict(inputs)
+    def mixture(self, X: Columns) -> PredictiveMixture:
+        """Return the distribution of the scaled targets."""
+        return self.model._mixture(X, None)
 
     @torch.no_grad()
     def nll(self, X: Columns, y: Column) -> float:
         """Return the mean NLL of the scaled targets."""
-        q = self.marginals(X)
-        targets = torch.as_tensor(self.scalings.exact_targets(y)).to(q.mean)
-        return float(-predictive_log_density(self.likelihood, targets, q).mean())
+        mixture = self.mixture(X)
+        targets = torch.as_tensor(self.scalings.exact_targets(y)).to(mixture.device)
+        return float(-mixture.log_density(targets).mean())
 
     @torch.no_grad()
     def averages(self, tables: Tables) -> Curves:
         """Return the mean of y, or the probability of each class, averaged over each table."""
-        q = self.marginals(tables.reshape(-1, tables.shape[-1]))
-        if isinstance(self.likelihood, Classes):
-            chances = class_log_probabilities(self.likelihood, q).exp()
-            mean = chances if self.many_classes else chances[1:]
-        else:
-            mean = centre(self.likelihood, q)[None]
-        rows = mean.double().cpu().numpy().reshape(len(mean), len(tables), -1)
+        mixture = self.mixture(tables.reshape(-1, tables.shape[-1]))
+        mean = mixture.average(self._means)
+        rows = mean.cpu().numpy().reshape(len(mean), len(tables), -1)
         return self.scalings.targets_in_units(rows.mean(axis=2))
+
+    def _means(self, member: Component) -> Tensor:
+        """Return the mean of y, or the probability of each class, of shape (curves, n)."""
+        if not isinstance(member.likelihood, Classes):
+            return centre(member.likelihood, member.marginals)[None]
+        chances = class_log_probabilities(member.likelihood, member.marginals).exp()
+        return chances if self.many_classes else chances[1:]
 
     @torch.no_grad()
     def bands(self, tables: Tables, coverage: float) -> Float64[np.ndarray, "c 2 g"]:
-        """Return central intervals of the average of E[y given f], over joint draws of f."""
+        """Return central intervals of the average of E[y given f], over joint draws of f.
+
+        Each member has draws by its weight.
+        """
+        weighted = self.model._weighted()
+        counts = numbers_by_weight([weight for weight, _ in weighted], _DRAWS)
+        members = [member for _, member in weighted]
+        flat = tables.reshape(-1, tables.shape[-1])
+        inputs = self.model._member_inputs(flat, members)
+        draws = [
+            self._draws(member, X.reshape(*tables.shape[:2], -1), number)
+            for member, X, number in zip(members, inputs, counts, strict=True)
+            if number
+        ]
+        tail = 0.5 * (1 - coverage)
+        ends = np.quantile(
+            self.scalings.targets_in_units(torch.cat(draws, -1).cpu().numpy()),
+            [tail, 1 - tail],
+            axis=-1,
+        )
+        return np.asarray(ends.swapaxes(0, 1))
+
+    def _draws(
+        self, member: Member, inputs: Float[Tensor, "g n d"], number: int
+    ) -> Float[Tensor, "c g s"]:
+        """Return draws of the average of E[y given f] over each table of scaled inputs."""
         # In float64: between close inputs the covariance is singular in float32.
-        posterior = copy.deepcopy(self.posterior).double()
-        scaled = np.stack([self.scalings.scaled_inputs(table) for table in tables])
-        X = torch.as_tensor(scaled).to(posterior.Z)
+        posterior = copy.deepcopy(member.posterior).double()
+        X = inputs.to(posterior.Z)
         # Every table gets the same random numbers, so that the band is smooth.
         generator = torch.Generator(X.device).manual_seed(0)
         several = posterior.num_latent > 1
         numbers = range(posterior.num_latent)
         latents = [posterior.latent(k) for k in numbers] if several else [posterior]
-        noise = [standard_normal(_DRAWS, X[0, :, 0], generator).mT for _ in latents]
+        noise = [standard_normal(number, X[0, :, 0], generator).mT for _ in latents]
 
         def averages(X: Tensor) -> Tensor:
             """Return the average of each draw, of shape (curves, ..., draws)."""
@@ -146,27 +216,23 @@ class Explained(NamedTuple):
             for latent, normals in zip(latents, noise, strict=True):
                 joint = latent.joint(X)
                 f.append(joint.mean.unsqueeze(-1) + jittered_cholesky(joint.covariance).L @ normals)
-            return self._conditional(torch.stack(f, -2) if several else f[0]).mean(-2)
+            latent_draws = torch.stack(f, -2) if several else f[0]
+            return self._conditional(member.likelihood, latent_draws).mean(-2)
 
         # The draws of several latents are many: one value of the grid at a time.
-        draws = torch.stack([averages(x) for x in X], 1) if several else averages(X)
-        tail = 0.5 * (1 - coverage)
-        ends = np.quantile(
-            self.scalings.targets_in_units(draws.cpu().numpy()), [tail, 1 - tail], axis=-1
-        )
-        return np.asarray(ends.swapaxes(0, 1))
+        return torch.stack([averages(x) for x in X], 1) if several else averages(X)
 
-    def _conditional(self, f: Tensor) -> Tensor:
+    def _conditional(self, likelihood: Likelihood, f: Tensor) -> Tensor:
         """Return E[y given f] or the probability of each class, of shape (curves, ..., n, draws).
 
         f has shape (..., n, draws), or (..., n, latents, draws).
         """
         if self.many_classes:
-            likelihood: Any = self.likelihood
-            chances: Tensor = likelihood.class_probabilities(f)
-            return chances.movedim(-2, 0) if likelihood.num_latent > 1 else chances
+            classes: Any = likelihood
+            chances: Tensor = classes.class_probabilities(f)
+            return chances.movedim(-2, 0) if classes.num_latent > 1 else chances
         # Student's t noise may have no mean.
-        return (f if self.likelihood.additive else self.likelihood.conditional_mean(f))[None]
+        return (f if likelihood.additive else likelihood.conditional_mean(f))[None]
 
     def curves(self, X: Columns, features: Sequence[int], coverage: float) -> list[Array]:
         """Return grid, mean and ends of the band along each feature, averaged over rows.
@@ -188,6 +254,15 @@ class Explained(NamedTuple):
         tables = np.repeat(rows[None], len(grid), axis=0)
         tables[:, :, j] = grid[:, None]
         return grid, tables
+
+
+def numbers_by_weight(weights: Sequence[float], total: int) -> list[int]:
+    """Return whole numbers with this sum in the ratio of the weights, by largest remainders."""
+    exact = total * np.array(weights)
+    numbers = np.floor(exact).astype(int)
+    order = np.argsort(numbers - exact, kind="stable")
+    numbers[order[: total - int(numbers.sum())]] += 1
+    return [int(number) for number in numbers]
 
 
 def increases(nll: Callable[[Columns], float], X: Columns, random: Any) -> Array:

@@ -388,9 +388,7 @@ class TrainableEstimator(BaseEstimator, ABC):
         seed = settings.new_seed()
         stacking = Stacking(self.stack_, table)
         if self.stack_ is not None:
-            stacking = (
-                Stacking.fitted(settings, table, seed) if anew else stacking.of_new_rows()
-            )
+            stacking = Stacking.fitted(settings, table, seed) if anew else stacking.of_new_rows()
         members = [self._member_on(member, table, who) for member in self.members_]
         number = members[0].posterior.num_inducing
         fit = Continuation(

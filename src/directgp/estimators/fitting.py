@@ -148,7 +148,7 @@ class Fit:
             members=(member_of(result, candidate.label, candidate.stacked),),
             weights=(1.0,),
             result=result,
-            coverage=Coverage.of([[predicted]], self.recipe.point_loss()),
+            coverage=Coverage.of([[predicted]], self.recipe.point_loss(), self.table.X.shape[1]),
         )
 
     def _of_one_class(self, candidate: Candidate) -> Fitted:
@@ -258,7 +258,7 @@ class Fit:
                 data, likelihood = splits[entrant.candidate.stacked][k].examples_for(result)
                 part.append(Predicted(weight, result.posterior, likelihood, data))
             parts.append(part)
-        return Coverage.of(parts, self.recipe.point_loss())
+        return Coverage.of(parts, self.recipe.point_loss(), self.table.X.shape[1])
 
     def _modes(self) -> list[str]:
         """Return the modes to choose from; with "auto" the plain ELBO solution is one of them."""

@@ -12,15 +12,9 @@ from torch import Tensor
 from directgp.errors import require
 from directgp.estimators.predictions import PredictingEstimator
 from directgp.estimators.validation import ArrayLike, RowValues, check_shares, is_frame
-from directgp.integration.contract import has
 from directgp.likelihoods.base import Likelihood
-from directgp.likelihoods.capabilities import GaussianPredictive
-from directgp.predictive import predictive_quantiles, predictive_variance
-from directgp.predictive.api import point_prediction
+from directgp.predictive.mixture import PredictiveMixture
 from directgp.shapes import Marginals
-
-_ONE_DEVIATION = (0.15865525393145707, 0.8413447460685429)
-"""Φ(−1) and Φ(1)."""
 
 LABEL = "predicted"
 """Column of the most probable class."""
@@ -28,20 +22,17 @@ LABEL = "predicted"
 
 def deviation(likelihood: Likelihood, q: Marginals) -> Tensor:
     """Return the deviation of y; where it may be infinite, half the width of the 68 % interval."""
-    if has(likelihood, GaussianPredictive) or not likelihood.additive:
-        return predictive_variance(likelihood, q).sqrt()
-    ends = predictive_quantiles(likelihood, q, _ONE_DEVIATION)
-    return 0.5 * ends.diff(dim=0)[0]
+    return PredictiveMixture.of([1.0], [likelihood], [q]).deviation()
 
 
-def means(likelihood: Likelihood, q: Marginals, _: slice) -> list[Tensor]:
+def means(mixture: PredictiveMixture, _: slice) -> list[Tensor]:
     """Return the mean of y, or its median where the mean does not exist."""
-    return [point_prediction(likelihood, q)]
+    return [mixture.point_prediction()]
 
 
-def moments(likelihood: Likelihood, q: Marginals, _: slice) -> list[Tensor]:
+def moments(mixture: PredictiveMixture, _: slice) -> list[Tensor]:
     """Return mean and deviation of y."""
-    return [point_prediction(likelihood, q), deviation(likelihood, q)]
+    return [mixture.point_prediction(), mixture.deviation()]
 
 
 def names_of_numbers(intervals: Sequence[float], quantiles: Sequence[float]) -> list[str]:

@@ -1,7 +1,7 @@
 """Write the warnings of `fit` and `partial_fit`, which `issue` gives to the user."""
 
 import warnings
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextvars import ContextVar
 from typing import Any
 
@@ -11,6 +11,7 @@ from sklearn.exceptions import ConvergenceWarning
 
 from directgp.errors import DirectGPWarning
 from directgp.estimators.fitting import Continuation, Fit, Fitted
+from directgp.estimators.members import Member
 from directgp.estimators.preprocessing import Scalings, TrainingTable
 from directgp.estimators.validation import FeatureNames
 from directgp.likelihoods.capabilities import ParameterText, parameter_texts
@@ -48,6 +49,9 @@ _WIDE = 10.0
 
 _FALLING = 5e-3
 """Relative fall of the loss over the last tenth of the steps of a run that stopped too early."""
+
+_MAX_UNTRIED = 3
+"""Candidates that are named where a race was ended; the rest is counted."""
 
 _STACK_LEVEL = 4
 """Frames from `warnings.warn` to the caller of `fit`."""
@@ -156,15 +160,31 @@ def one_class(y: Num[np.ndarray, " n"], classes: Shaped[np.ndarray, " c"]) -> It
 
 
 def training_findings(
-    result: TrainingResult,
-    path: BetaPath | None,
-    names: FeatureNames | None,
-    num_features: int | None = None,
+    fitted: Fitted, names: FeatureNames | None, num_features: int
 ) -> Iterator[str]:
     """Warn about parameters at a bound, an early end, flat features, extreme β and failures.
 
-    Columns after the first `num_features` are indicators of gaps, and are not reported as flat.
+    Columns after the first `num_features` are indicators of gaps and columns of the stack.
     """
+    result = fitted.result
+    path = fitted.path
+    if len(fitted.members) == 1:
+        # In a mixture, others vary with the inputs where one member is constant.
+        yield from _at_bounds(result, path)
+    end = fitted.end or result.stages[-1]
+    yield from ended_early(end.status, end.reason)
+    if named := _named(_flat(fitted.members, num_features), names):
+        yield (
+            f"The lengthscale is more than {_FLAT:g} times the spread of the feature: {named}. "
+            "Predictions hardly depend on it. Drop it, or check its values for outliers."
+        )
+    if path is not None:
+        yield from _extreme_beta(path)
+        yield from (f"A candidate could not be trained: {failure}" for failure in path.failed)
+
+
+def _at_bounds(result: TrainingResult, path: BetaPath | None) -> Iterator[str]:
+    """Warn about parameters of the only member at their smallest value."""
     texts = {f"likelihood.{text.parameter}": text for text in parameter_texts(result.likelihood)}
     for scale in ("prior.raw_output_scale", "prior.kernel.raw_outputscale"):
         texts[scale] = _OUTPUT_SCALE
@@ -174,30 +194,38 @@ def training_findings(
         text = texts.get(name, ParameterText(name, name, "It may not suit these data."))
         if not (compared and text.is_noise):
             yield f"{text.subject} ended at the smallest value that training allows. {text.advice}"
-    yield from ended_early(result.status, result.reason)
-    scales = result.posterior.prior.length_scales()
-    flat = None if scales is None or len(scales) == 1 else (scales > _FLAT)[:num_features]
-    if flat is not None and (named := _named(flat, names)):
-        yield (
-            f"The lengthscale is more than {_FLAT:g} times the spread of the feature: {named}. "
-            "Predictions hardly depend on it. Drop it, or check its values for outliers."
-        )
-    if path is None:
+
+
+def _flat(members: Sequence[Member], num_features: int) -> Bool[np.ndarray, " d"]:
+    """Return the features on which f of no member depends; the stack of a member sees all."""
+    flat = np.ones(num_features, dtype=bool)
+    for member in members:
+        scales = member.posterior.prior.length_scales()
+        if member.stacked or scales is None or len(scales) == 1:
+            return np.zeros(num_features, dtype=bool)
+        flat &= scales[:num_features] > _FLAT
+    return flat
+
+
+def _extreme_beta(path: BetaPath) -> Iterator[str]:
+    """Warn if every member of the result has the same β at an end of the grid."""
+    betas = {member.beta for member in path.members}
+    if len(betas) != 1 or len(path.grid) < 2:
         return
-    if path.points and len(path.grid) > 1 and result.hyperparameters != "elbo":
-        beta = path.points[path.chosen].beta
-        ends = {
-            min(path.grid): ("smallest", "hardly any regularisation", "below"),
-            max(path.grid): ("largest", "predictions near the prior", "above"),
-        }
-        if beta in ends:
-            which, means, where = ends[beta]
-            yield (
-                f"Validation chose β = {beta:g}, the {which} of its grid, which means {means}. The "
-                f"best β may lie {where} it: try one with beta=..., or use more rows for "
-                "validation."
-            )
-    yield from (f"A candidate could not be trained: {failure}" for failure in path.failed)
+    if any(member.hyperparameters == "elbo" for member in path.members):
+        return
+    (beta,) = betas
+    ends = {
+        min(path.grid): ("smallest", "hardly any regularisation", "below"),
+        max(path.grid): ("largest", "predictions near the prior", "above"),
+    }
+    if beta in ends:
+        which, means, where = ends[beta]
+        yield (
+            f"Validation chose β = {beta:g}, the {which} of its grid, which means {means}. The "
+            f"best β may lie {where} it: try one with beta=..., or use more rows for "
+            "validation."
+        )
 
 
 def narrow_intervals(
@@ -262,12 +290,12 @@ def findings_of_fit(model: Any, fit: Fit | Continuation, fitted: Fitted) -> Iter
         num_inducing = fit.settings.num_inducing
     warm = isinstance(fit, Continuation)
     yield from row_findings(fit.table, names, num_inducing, warm)
-    yield from training_findings(fitted.result, fitted.path, names, model.n_features_in_)
+    yield from training_findings(fitted, names, model.n_features_in_)
     yield from narrow_intervals(fitted, fit.table.scalings, names)
     if fitted.end is not None and fitted.end.status is Status.BUDGET:
-        untried = f" Not tried: {'; '.join(fitted.untried)}." if fitted.untried else ""
+        untried = f" Not tried: {_some_of(fitted.untried)}." if fitted.untried else ""
         yield (
-            f"The time budget ended the search, and the best model so far is taken.{untried} Give "
+            f"The time budget ended the race, and the best result so far is taken.{untried} Give "
             "it more time with time_budget=..., or a choice less with beta=... or kernel=..."
         )
 
@@ -290,6 +318,13 @@ def issue(
         for text in texts:
             warnings.warn(about + text, category, stacklevel=level)
     return texts_of_fit + unfinished
+
+
+def _some_of(texts: Sequence[str]) -> str:
+    """Return the last texts, which say most, and the number of the others before them."""
+    more = len(texts) - _MAX_UNTRIED
+    first = [f"{plural(more, 'candidate')}"] if more > 0 else []
+    return "; ".join([*first, *texts[-_MAX_UNTRIED:]])
 
 
 def _names(model: Any, scalings: Scalings) -> FeatureNames | None:

@@ -13,12 +13,12 @@ from torch import Tensor
 from directgp.errors import NumericalError, require
 from directgp.estimators import validation
 from directgp.estimators.fit_procedure import TrainableEstimator
+from directgp.estimators.members import Member
 from directgp.estimators.preprocessing import Column, Columns
+from directgp.estimators.stacking import with_columns
 from directgp.estimators.starting_models import check_row_argument
 from directgp.estimators.validation import ArrayLike, RowValues
-from directgp.likelihoods.base import Likelihood
-from directgp.likelihoods.capabilities import observed_range
-from directgp.predictive import predictive_cdf, predictive_log_density, predictive_quantiles
+from directgp.predictive.mixture import Component, PredictiveMixture, check_targets
 from directgp.predictive.moments import check_coverage
 from directgp.shapes import Marginals
 
@@ -40,7 +40,8 @@ class PredictingEstimator(TrainableEstimator):
         """Return checked row values of new rows, in the units of training."""
         if row_values is None:
             return None
-        check_row_argument(self.likelihood_, row_values.argument, who)
+        for member in self.members_:
+            check_row_argument(member.likelihood, row_values.argument, who)
         return torch.as_tensor(self.scalings_.scaled_rows(row_values.checked(n, who), exact=True))
 
     def _latent_in_units(self, mean: Column, std: Column, p: int) -> tuple[Column, Column]:
@@ -48,29 +49,63 @@ class PredictingEstimator(TrainableEstimator):
         scaling = self.scalings_.of_latent(self.likelihood_, p)
         return scaling.backward(mean[:, None])[:, 0], scaling.backward_deviation(std[:, None])[:, 0]
 
+    def _weighted(self) -> list[tuple[float, Member]]:
+        """Return the members with their weights, the heaviest first."""
+        return list(zip(self.weights_.tolist(), self.members_, strict=True))
+
+    def _member_inputs(self, inputs: Columns, members: Sequence[Member]) -> list[Tensor]:
+        """Return the inputs of each member: the scaled features, and columns of the stack."""
+        Z = members[0].posterior.Z
+        scaled = torch.as_tensor(self.scalings_.scaled_inputs(inputs)).to(Z)
+        extended = scaled
+        if any(member.stacked for member in members):
+            extended = with_columns(scaled, self.stack_, self.scalings_.sources)
+        return [extended if member.stacked else scaled for member in members]
+
+    def _mixture(
+        self, inputs: Columns, row_values: Tensor | None, *, heaviest: bool = False
+    ) -> PredictiveMixture:
+        """Return the distribution of scaled targets for checked rows, without gradients.
+
+        With `heaviest`, it is that of the heaviest member alone.
+        """
+        weighted = [(1.0, self.members_[0])] if heaviest else self._weighted()
+        components = []
+        with torch.no_grad():
+            X = self._member_inputs(inputs, [member for _, member in weighted])
+            for (weight, member), x in zip(weighted, X, strict=True):
+                q = member.posterior.predict(x)
+                constants = None if row_values is None else row_values.to(x)
+                likelihood = member.likelihood.with_row_values(constants)
+                wide = Marginals(q.mean.double(), q.variance.double())
+                components.append(Component(weight, likelihood, wide))
+        return PredictiveMixture(tuple(components))
+
     def _over_blocks(
         self,
         X: ArrayLike,
         method: str,
-        compute: Callable[[Likelihood, Marginals, slice], Sequence[Tensor]],
+        compute: Callable[[PredictiveMixture, slice], Sequence[Tensor]],
         row_values: RowValues | None = None,
+        *,
+        heaviest: bool = False,
     ) -> list[NDArray[np.float64]]:
-        """Return functions of the marginals of f in float64, computed in blocks of rows."""
+        """Return functions of the distribution of scaled y, computed in blocks of rows.
+
+        With `heaviest`, the distribution is that of the heaviest member alone.
+        """
         check_is_fitted(self)
         who = self._who(method)
         inputs = self._inputs(X, who)
         values = self._scaled_rows(row_values, len(inputs), who)
-        Z = self.posterior_.Z
-        size = max(1, _BLOCK_VALUES // self.posterior_.u_mean.numel())
+        largest = max(member.posterior.u_mean.numel() for member in self.members_)
+        size = max(1, _BLOCK_VALUES // largest)
         parts = []
         for start in range(0, len(inputs), size):
             rows = slice(start, start + size)
-            scaled = torch.as_tensor(self.scalings_.scaled_inputs(inputs[rows])).to(Z)
-            constants = None if values is None else values[rows].to(Z)
+            constants = None if values is None else values[rows]
             with torch.no_grad():
-                q = self.posterior_.predict(scaled)
-                wide = Marginals(q.mean.double(), q.variance.double())
-                columns = compute(self.likelihood_.with_row_values(constants), wide, rows)
+                columns = compute(self._mixture(inputs[rows], constants, heaviest=heaviest), rows)
             parts.append([column.double().cpu().numpy() for column in columns])
             for column in parts[-1]:
                 undefined = np.isnan(column).any(axis=tuple(range(column.ndim - 1)))
@@ -90,7 +125,7 @@ class PredictingEstimator(TrainableEstimator):
         (quantiles,) = self._over_blocks(
             X,
             method,
-            lambda likelihood, q, _: [predictive_quantiles(likelihood, q, shares)],
+            lambda mixture, _: [mixture.quantiles(shares)],
             row_values,
         )
         return self.scalings_.targets_in_units(quantiles.T)
@@ -112,8 +147,8 @@ class PredictingEstimator(TrainableEstimator):
         """Return log p(y) of each row, in the units of the targets."""
         scaled = self._scaled_targets(X, y, method)
 
-        def densities(likelihood: Likelihood, q: Marginals, rows: slice) -> list[Tensor]:
-            return [predictive_log_density(likelihood, scaled[rows].to(q.mean.device), q)]
+        def densities(mixture: PredictiveMixture, rows: slice) -> list[Tensor]:
+            return [mixture.log_density(scaled[rows].to(mixture.device))]
 
         (log_densities,) = self._over_blocks(X, method, densities, row_values)
         return log_densities - self.scalings_.targets.log_scale
@@ -133,20 +168,32 @@ class PredictingEstimator(TrainableEstimator):
     def _sample(
         self, X: ArrayLike, n_samples: int, random_state: Any, row_values: RowValues | None = None
     ) -> NDArray[np.float64]:
-        """Return draws of y from the joint posterior, one column each."""
+        """Return draws of y from the joint posterior, one column each.
+
+        Each draw is that of one member, chosen by weight.
+        """
         check_is_fitted(self)
         who = self._who("sample_y")
         validation.check_whole(n_samples, 1, f"n_samples of {who}")
         inputs = self._inputs(X, who)
         values = self._scaled_rows(row_values, len(inputs), who)
         state = check_random_state(random_state)
-        Z = self.posterior_.Z
-        generator = torch.Generator(Z.device).manual_seed(int(state.randint(2**31 - 1)))
-        scaled = torch.as_tensor(self.scalings_.scaled_inputs(inputs)).to(Z)
-        f = self.posterior_.sample(scaled, n_samples, generator)
-        constants = None if values is None else values.to(Z)
-        drawn = self.likelihood_.with_row_values(constants).sample(f, state)
-        return self.scalings_.targets_in_units(drawn.T)
+        seed = int(state.randint(2**31 - 1))
+        number = len(self.members_)
+        # A single member takes no random numbers for the choice.
+        owner = np.zeros(n_samples, dtype=np.int64)
+        if number > 1:
+            owner = state.choice(number, n_samples, p=self.weights_)
+        X = self._member_inputs(inputs, self.members_)
+        generator = torch.Generator(X[0].device).manual_seed(seed)
+        draws = np.empty((n_samples, len(inputs)))
+        for k, (member, x) in enumerate(zip(self.members_, X, strict=True)):
+            own = np.flatnonzero(owner == k)
+            if len(own):
+                f = member.posterior.sample(x, len(own), generator)
+                constants = None if values is None else values.to(x)
+                draws[own] = member.likelihood.with_row_values(constants).sample(f, state)
+        return self.scalings_.targets_in_units(draws.T)
 
     def _targets(self, X: ArrayLike, y: ArrayLike, method: str) -> Column:
         """Return the targets of new rows as numbers."""
@@ -159,7 +206,10 @@ class PredictingEstimator(TrainableEstimator):
         """Raise `InvalidInputError` for targets that have no log density."""
         scaled = self.scalings_.exact_targets(self._encoded(y, None, who, reset=False))
         values = self._scaled_rows(row_values, len(y), who)
-        self.likelihood_.with_row_values(values).check_targets(torch.as_tensor(scaled))
+        check_targets(
+            [member.likelihood.with_row_values(values) for member in self.members_],
+            torch.as_tensor(scaled),
+        )
 
     def _scaled_targets(self, X: ArrayLike, y: ArrayLike, method: str) -> Tensor:
         targets = self._targets(X, y, method)
@@ -177,12 +227,8 @@ class PredictingEstimator(TrainableEstimator):
         """Return P(Y < y) and P(Y ≤ y) of counts and of censored targets, otherwise P(Y ≤ y)."""
         scaled = self._scaled_targets(X, y, method)
 
-        def both(likelihood: Likelihood, q: Marginals, rows: slice) -> list[Tensor]:
-            low, high = observed_range(likelihood, scaled[rows].to(q.mean.device))
-            up_to = predictive_cdf(likelihood, high, q)
-            if low is high:
-                return [up_to, up_to]
-            return [predictive_cdf(likelihood, low, q), up_to]
+        def both(mixture: PredictiveMixture, rows: slice) -> list[Tensor]:
+            return [*mixture.probabilities_below(scaled[rows].to(mixture.device))]
 
         below, up_to = self._over_blocks(X, method, both, row_values)
         return below, up_to

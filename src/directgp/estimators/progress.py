@@ -4,10 +4,11 @@ import math
 import multiprocessing
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from importlib.util import find_spec
+from threading import Thread, current_thread
 from typing import TYPE_CHECKING, final
 
 from typing_extensions import override
@@ -30,91 +31,148 @@ _WIDE = 100
 
 
 @final
+@dataclass
+class Part:
+    """The steps of a part of a fit: of a run, or of a stage of a fit with a single run."""
+
+    since: float
+    """Time of its start."""
+
+    thread: Thread
+    """The thread that takes its steps; it takes those of one part at a time."""
+
+    last: Progress
+    """Its last step."""
+
+    steps: int = 0
+    """Number of its steps."""
+
+    share: float = 0.0
+    """Finished share of its steps, if each of its runs takes all that it may."""
+
+    def has(self, progress: Progress) -> bool:
+        """Return whether a step is one of this part."""
+        return _key(progress) == _key(self.last)
+
+    def add(self, progress: Progress) -> None:
+        """Count a step."""
+        self.last = progress
+        self.steps += 1
+        # A part may consist of several runs; the share does not fall when the next one starts.
+        self.share = max(self.share, min(1.0, progress.step / max(1, progress.max_steps)))
+
+    @property
+    def name(self) -> str:
+        """The candidate in words, or the stage of a single run."""
+        return self.last.phase.name or self.last.stage
+
+    @property
+    def place(self) -> str:
+        """Number of a run; empty for the stages of a single run."""
+        phase = self.last.phase
+        if not phase.name:
+            return ""
+        of = "" if phase.parts is None else f" of {phase.parts}"
+        return f"{'final run' if phase.final else 'run'} {phase.part}{of}"
+
+    def line(self, now: float) -> str:
+        """Return name, steps, loss and time."""
+        place = f"{self.place}: " if self.place else ""
+        steps = plural(self.steps, "step")
+        return (
+            f"{place}{self.name}: {steps}, loss {self.last.loss:.4g}, {duration(now - self.since)}"
+        )
+
+
+def _key(progress: Progress) -> tuple[bool, int, str]:
+    """Identify the part of a step; the stages of a single run are parts of it."""
+    phase = progress.phase
+    return phase.final, phase.part, phase.name or progress.stage
+
+
+@final
 class StepCounter:
-    """Counts the runs and steps of a fit that began at the time `since`."""
+    """Counts the runs and steps of a fit that began at the time `since`.
+
+    Several runs may go on at once, each in a thread of its own.
+    """
 
     def __init__(self, since: float) -> None:
         self.since = since
         self.runs = 0
         self.steps = 0
-        self.last = Progress("", 0, 0, 0, math.nan, math.nan, 0.0)
-        self._part_since = since
-        self._part_steps = 0
-        self._part_done = 0.0
-        self.new_run = True
-        """Whether the next step is the first of a run."""
+        self.parts = list[Part]()
+        """The parts that go on, the newest last."""
+        self._in_runs = set[Thread]()
+        self._final_since = since
 
-    def begins_part(self, progress: Progress) -> bool:
-        """Return whether this step is the first of a new part."""
-        return self.steps > 0 and _part(progress) != _part(self.last)
+    def new_run(self) -> None:
+        """Note that the next step of this thread is the first of a run."""
+        self._in_runs.discard(current_thread())
 
-    def add(self, progress: Progress, now: float) -> None:
-        """Count a step."""
-        if self.begins_part(progress):
-            self._part_since = now
-            self._part_steps = 0
-            self._part_done = 0.0
-        self.runs += self.new_run
+    def add(self, progress: Progress, now: float) -> list[Part]:
+        """Count a step; return the parts that were over before it."""
+        thread = current_thread()
+        over = list[Part]()
+        mine = next((part for part in self.parts if part.thread is thread), None)
+        if mine is None or not mine.has(progress):
+            over = [each for each in self.parts if each is mine or not each.thread.is_alive()]
+            final = progress.phase.final
+            if final and not (self.parts and self.parts[-1].last.phase.final):
+                self._final_since = now
+            mine = Part(now if self.steps else self.since, thread, progress)
+            self.parts = [*(each for each in self.parts if each not in over), mine]
+        mine.add(progress)
+        self.runs += thread not in self._in_runs
+        self._in_runs.add(thread)
         self.steps += 1
-        self._part_steps += 1
-        # A part may consist of several runs; the bar does not go back when the next one starts.
-        done = min(1.0, progress.step / max(1, progress.max_steps))
-        self._part_done = max(self._part_done, done)
-        self.new_run = False
-        self.last = progress
+        return over
 
     @property
-    def fraction(self) -> float:
-        """The finished part of the fit, between 0 and 1, if each run takes all its steps."""
-        phase = self.last.phase
-        return min(1.0, (phase.part - 1 + self._part_done) / max(1, phase.parts))
+    def newest(self) -> Part:
+        """The part that began last."""
+        return self.parts[-1]
+
+    @property
+    def fraction(self) -> float | None:
+        """The finished share of the fit or of its final phase; None while the end is unknown."""
+        phase = self.newest.last.phase
+        if phase.parts is None:
+            return None
+        return min(1.0, (phase.part - 1 + self.newest.share) / max(1, phase.parts))
 
     def seconds_left(self, now: float) -> float | None:
         """Return the mean time of the finished parts times those left; None before the first."""
-        phase = self.last.phase
-        if phase.part < 2:
+        phase = self.newest.last.phase
+        if phase.parts is None or phase.part < 2:
             return None
-        mean = (self._part_since - self.since) / (phase.part - 1)
-        current = max(0.0, mean - (now - self._part_since))
+        since = self._final_since if phase.final else self.since
+        mean = (self.newest.since - since) / (phase.part - 1)
+        current = max(0.0, mean - (now - self.newest.since))
         return mean * max(0, phase.parts - phase.part) + current
 
     def status_line(self, now: float) -> str:
         """Return part, loss, time, time left and the name of the part."""
-        phase = self.last.phase
-        last = self.last
+        last = self.newest.last
         left = self.seconds_left(now)
-        several = phase.parts > 1
-        steps = f"{last.step:,} of {last.max_steps:,} steps"
         texts = [
-            f"{phase.part} of {phase.parts}" if several else steps,
+            self.newest.place or f"{last.step:,} of {last.max_steps:,} steps",
             f"loss {last.loss:.4g}",
             duration(float(round(now - self.since))),
             *([] if left is None else [f"{rough_time(left)} left"]),
         ]
-        return f"{', '.join(texts)}: {_part(last)[1]}"
-
-    def part_line(self, now: float) -> str:
-        """Return name, steps, loss and time of the part that is over."""
-        phase = self.last.phase
-        place = f"{phase.part} of {phase.parts}: " if phase.name else ""
-        steps = plural(self._part_steps, "step")
-        seconds = duration(now - self._part_since)
-        return f"{place}{_part(self.last)[1]}: {steps}, loss {self.last.loss:.4g}, {seconds}"
+        return f"{', '.join(texts)}: {self.newest.name}"
 
     def closing_line(self, now: float, failed: bool) -> str:
-        """Return time, runs, steps and loss of the fit that is over."""
+        """Return time, runs, steps and, of a single model, the loss of the fit that is over."""
         seconds = duration(now - self.since)
         counts = f"{plural(self.runs, 'run')}, {plural(self.steps, 'step')}"
         if failed:
             return f"Not fitted, ended after {seconds}: {counts}."
-        # The last of several candidates need not be the chosen one.
-        final = self.last.phase.parts == 1 or self.last.phase.final
-        return f"Fitted in {seconds}: {counts}{f', loss {self.last.loss:.4g}' if final else ''}."
-
-
-def _part(progress: Progress) -> tuple[int, str]:
-    """Return number and name of a part; the stages of a single run are parts of it."""
-    return progress.phase.part, progress.phase.name or progress.stage
+        # Other phases end with one of several candidates or members.
+        last = self.newest.last
+        loss = f", loss {last.loss:.4g}" if last.phase.parts == 1 else ""
+        return f"Fitted in {seconds}: {counts}{loss}."
 
 
 @final
@@ -159,15 +217,15 @@ class FitProgress(Monitor):
     def __call__(self, progress: Progress) -> None:
         """Count the step, and show the status if it is due."""
         now = self.clock()
-        if self.level > 1 and self._counter.begins_part(progress):
-            self._print(self._counter.part_line(now))
-        self._counter.add(progress, now)
+        over = self._counter.add(progress, now)
+        if self.level > 1:
+            self._print_parts(over, now)
         if now >= self._due:
             self._show(now)
 
     @override
     def reset(self) -> None:
-        self._counter.new_run = True
+        self._counter.new_run()
 
     @override
     def close(self) -> None:
@@ -182,7 +240,7 @@ class FitProgress(Monitor):
             return
         now = self.clock()
         if self.level > 1:
-            self._print(counter.part_line(now))
+            self._print_parts(counter.parts, now)
         self._print(counter.closing_line(now, sys.exception() not in (None, error)))
 
     def _show(self, now: float) -> None:
@@ -222,6 +280,10 @@ class FitProgress(Monitor):
                 self.console.is_interactive &= self.console.file.isatty()
         return self.console
 
+    def _print_parts(self, parts: Sequence[Part], now: float) -> None:
+        for part in parts:
+            self._print(part.line(now))
+
     def _print(self, line: str) -> None:
         console = self._target()
         # Another live display that replaces standard error prints these lines above itself.
@@ -247,15 +309,20 @@ def _can_redraw(console: "Console") -> bool:
 
 
 def _line(counter: StepCounter, now: float, width: int) -> "Table":
-    """Return the bar first and the name last, so that nothing moves when names change."""
+    """Return the bar first and the name last, so that nothing moves when names change.
+
+    A race has no bar: it ends when no further run pays.
+    """
     from rich.progress_bar import ProgressBar
     from rich.table import Table
     from rich.text import Text
 
+    fraction = counter.fraction
     bar = 20 if width >= _WIDE else 10
     text = Text(visible(counter.status_line(now)))
-    # Without this the grid would shorten the bar as well.
-    text.truncate(max(1, width - bar - 2), overflow="ellipsis")
     grid = Table.grid(padding=(0, 2, 0, 0))
-    grid.add_row(ProgressBar(total=1.0, completed=counter.fraction, width=bar), text)
+    # Without this the grid would shorten the bar as well.
+    text.truncate(max(1, width - (0 if fraction is None else bar + 2)), overflow="ellipsis")
+    cells = [] if fraction is None else [ProgressBar(total=1.0, completed=fraction, width=bar)]
+    grid.add_row(*cells, text)
     return grid

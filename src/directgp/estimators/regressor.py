@@ -31,10 +31,10 @@ from directgp.estimators.validation import (
     plain_array,
     row_values,
 )
-from directgp.likelihoods.base import Likelihood
 from directgp.likelihoods.units import in_units
 from directgp.plots import plot_pit
 from directgp.plots.style import require_matplotlib
+from directgp.predictive.mixture import check_targets
 from directgp.registry import LIKELIHOODS
 
 if TYPE_CHECKING:
@@ -456,12 +456,16 @@ class SparseGPRegressor(RegressorMixin, SparseGPEstimator):
     @override
     def _encoded(self, y: NDArray[Any], weights: Column | None, who: str, reset: bool) -> Column:
         values = numbers(y, who)
-        likelihood = self.likelihood if reset or not self._is_trained else self.likelihood_
-        if isinstance(likelihood, str) and likelihood != "auto":
-            likelihood = LIKELIHOODS[likelihood].make()
-        if isinstance(likelihood, Likelihood) and likelihood.latent_scale:
+        likelihoods = [self.likelihood]
+        if self._is_trained and not reset:
+            likelihoods = [member.likelihood for member in self.members_]
+        elif isinstance(self.likelihood, str):
+            named = self.likelihood != "auto"
+            likelihoods = [LIKELIHOODS[self.likelihood].make()] if named else []
+        if likelihoods and all(likelihood.latent_scale for likelihood in likelihoods):
             # Before rows are scaled and sorted, so that errors have the user's values and rows.
-            in_units(likelihood, 1.0, 0.0).check_targets(torch.as_tensor(values))
+            originals = [in_units(likelihood, 1.0, 0.0) for likelihood in likelihoods]
+            check_targets(originals, torch.as_tensor(values))
         return values
 
     @override

@@ -58,16 +58,22 @@ class Stacking:
 
     def extended(self, scaled: Float[Tensor, "m d"]) -> Float[Tensor, "m e"]:
         """Return scaled inputs of new rows, with the columns of the stack."""
-        scaling = self.table.scalings.sources
-        if self.stack is None or scaling is None:
-            return scaled
-        columns = scaling.forward(self.stack.columns(scaled.double().cpu().numpy()))
-        return torch.cat([scaled, torch.as_tensor(columns).to(scaled)], 1)
+        return with_columns(scaled, self.stack, self.table.scalings.sources)
 
     def of_new_rows(self) -> "Stacking":
         """Return the columns for rows that the models of the stack have not seen."""
         extended = self.extended(self.table.X)
         return replace(self, columns=extended[:, self.table.X.shape[1] :])
+
+
+def with_columns(
+    scaled: Float[Tensor, "m d"], stack: Stack | None, scaling: ColumnScaling | None
+) -> Float[Tensor, "m e"]:
+    """Return scaled inputs of new rows, with the scaled columns of a stack if there is one."""
+    if stack is None or scaling is None:
+        return scaled
+    columns = scaling.forward(stack.columns(scaled.double().cpu().numpy()))
+    return torch.cat([scaled, torch.as_tensor(columns).to(scaled)], 1)
 
 
 def _array(values: Tensor | None) -> np.ndarray | None:

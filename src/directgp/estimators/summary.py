@@ -1,6 +1,7 @@
 """Write the summary of a fitted estimator, as text, as HTML and as plain values."""
 
 import html
+import math
 import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
@@ -11,7 +12,7 @@ import torch
 from gpytorch.kernels import Kernel, MaternKernel
 from jaxtyping import Float64
 
-from directgp.estimators.explanations import Explained, feature_names
+from directgp.estimators.explanations import feature_names
 from directgp.estimators.outputs import named
 from directgp.estimators.predictions import PredictingEstimator
 from directgp.likelihoods.capabilities import description
@@ -23,6 +24,8 @@ from directgp.text import (
     duration,
     entry,
     finite,
+    fixed,
+    joined,
     number,
     percent,
     plural,
@@ -30,7 +33,7 @@ from directgp.text import (
     visible,
     with_error,
 )
-from directgp.training.result import BetaPath
+from directgp.training.result import BetaPath, PathPoint
 
 _MAX_FEATURES = 12
 """Rows of the table of lengthscales."""
@@ -38,9 +41,12 @@ _MAX_FEATURES = 12
 _MODES = {
     "joint": "all parameters trained for this objective",
     "fixed": "q(u) trained for this objective, hyperparameters from the ELBO",
-    "elbo": "the plain ELBO solution, as no candidate was clearly better",
+    "elbo": "the plain ELBO solution",
     "held": "q(u) trained for this objective, hyperparameters at their starting values",
 }
+
+_BEST = "best"
+"""Text for a difference of 0 from the best."""
 
 _STATUS = {"budget": "Out of steps or time"}
 """Texts for statuses whose name is not clear."""
@@ -52,8 +58,44 @@ LengthScale = tuple[str, float, float]
 
 @final
 @dataclass(frozen=True)
+class MemberFacts:
+    """A member of the mixture."""
+
+    weight: float
+    """Weight in the mixture."""
+
+    label: str
+    """The model and its training in words."""
+
+    loss: float | None
+    """Mean validation loss of the candidate; None without validation."""
+
+    loss_error: float | None
+    """Standard error of the validation loss."""
+
+    stacked: bool
+    """Whether the columns of the stack are features, too."""
+
+    beta: float
+    """Weight of the KL term."""
+
+    hyperparameters: str
+    """Mode of training."""
+
+    likelihood: str
+    """Name of the class of the likelihood."""
+
+    num_inducing: int
+    """Inducing inputs."""
+
+
+@final
+@dataclass(frozen=True)
 class Facts:
-    """The contents of a summary, in the user's units; `directgp inspect --json` prints them."""
+    """The contents of a summary, in the user's units; `directgp inspect --json` prints them.
+
+    Kernel, likelihood, parameters, β and training are those of the heaviest member.
+    """
 
     estimator: str
     """Name of the class."""
@@ -121,6 +163,12 @@ class Facts:
     output_scale: float | None = None
     """Standard deviation of f under the prior."""
 
+    members: tuple[MemberFacts, ...] = ()
+    """The members of the mixture, the heaviest first."""
+
+    stack: tuple[str, ...] = ()
+    """Names of the columns of the stack, if a member has them as features."""
+
     path: BetaPath | None = None
     """The candidates; None if nothing was chosen."""
 
@@ -152,7 +200,6 @@ def facts_of(model: PredictingEstimator) -> Facts:
     objective = model._fit_params["objective"]
     kernel = model._fit_params["kernel"]
     scales = model.posterior_.prior.length_scales()
-    relevance = Explained.of(model).relevance()
 
     def in_units(deviation: float) -> float:
         return float(model.scalings_.deviations_in_units(np.array([deviation]))[0])
@@ -184,20 +231,57 @@ def facts_of(model: PredictingEstimator) -> Facts:
         jitter=result.jitter,
         noise=parameters,
         length_scales=() if scales is None else _named_scales(model, scales),
-        relevance=() if relevance is None else tuple(relevance.tolist()),
+        relevance=tuple(getattr(model, "feature_importances_", ())),
         output_scale=deviation if model.likelihood_.latent_scale else in_units(deviation),
         path=model.beta_path_,
+        members=_members(model),
+        stack=_stack_columns(model),
         warnings=model.findings_,
     )
+
+
+def _members(model: PredictingEstimator) -> tuple[MemberFacts, ...]:
+    """Return the facts of the members; the path has their validation losses in the same order."""
+    path = model.beta_path_
+    points = () if path is None else path.members
+    losses = [(point.validation_loss, point.validation_error) for point in points]
+    if len(losses) != len(model.members_):
+        losses = [(None, None)] * len(model.members_)
+    return tuple(
+        MemberFacts(
+            weight=weight,
+            label=member.label,
+            loss=loss,
+            loss_error=error,
+            stacked=member.stacked,
+            beta=member.beta,
+            hyperparameters=member.hyperparameters,
+            likelihood=type(member.likelihood).__name__,
+            num_inducing=member.posterior.num_inducing,
+        )
+        for member, weight, (loss, error) in zip(
+            model.members_, model.weights_.tolist(), losses, strict=True
+        )
+    )
+
+
+def _stack_columns(model: PredictingEstimator) -> tuple[str, ...]:
+    return () if model.stack_ is None else tuple(model.stack_.names)
 
 
 def _named_scales(
     model: PredictingEstimator, scales: Float64[np.ndarray, " k"]
 ) -> tuple[LengthScale, ...]:
+    """Return the lengthscales of the features, the indicators and the columns of the stack."""
     deviations = np.abs(model.scalings_.inputs.scale)
+    names = feature_names(model, indicators=True)
+    if model.members_[0].stacked:
+        columns = _stack_columns(model)
+        names += [f"{name} of the stack" for name in columns]
+        # Its columns have no units that the user knows.
+        deviations = np.append(deviations, np.full(len(columns), np.nan))
     if len(scales) == 1 < len(deviations):
         return (("", float("nan"), float(scales[0])),)
-    names = feature_names(model, indicators=True)
     return tuple(zip(names, (scales * deviations).tolist(), scales.tolist(), strict=True))
 
 
@@ -326,12 +410,15 @@ def sections_of(facts: Facts) -> Iterator[Section]:
     """Yield the parts of a summary."""
     path = facts.path
     yield Section(facts.estimator, [*_overview(facts)])
+    if len(facts.members) > 1:
+        yield _members_table(facts)
+        yield Section(f"Member 1, {_model(facts)}", [*_parameters(facts)])
     if len(facts.length_scales) > 1:
         yield _length_scale_table(facts)
-    if path is not None and len(path.models) > 1:
-        yield _models(path)
     if path is not None and path.points:
         yield _candidates(path)
+    if path is not None and path.decisions:
+        yield Section("Decisions of the race", sentences=path.decisions)
     failures = () if path is None else tuple(map(str, path.failed))
     for title, texts in (("Could not be trained", failures), ("Warnings", facts.warnings)):
         if texts:
@@ -343,13 +430,52 @@ def _overview(facts: Facts) -> Iterator[tuple[str, str]]:
     if facts.num_merged:
         rows += f" ({facts.num_merged:,} repeated others and were merged with them)"
     yield "data", f"{rows}, {plural(facts.num_features, 'feature')}"
+    if len(facts.members) > 1:
+        yield "model", f"mixture of {len(facts.members)} Gaussian processes, its members"
+    else:
+        yield "model", _model(facts)
+    if facts.stack:
+        yield "stack", _stack(facts)
+    if len(facts.members) > 1:
+        yield "objective", facts.objective
+        if facts.path is not None and facts.path.points:
+            yield from _validation(facts.path)
+    else:
+        yield from _choices(facts)
+        yield from _parameters(facts)
+    status = _STATUS.get(facts.status, facts.status.capitalize())
+    yield "training", f"{status}. {facts.reason}"
+    steps = plural(facts.steps, "step")
+    evaluations = plural(facts.evaluations, "evaluation")
+    of = " of member 1" if len(facts.members) > 1 else ""
+    jitter = f", jitter up to {facts.jitter:.1g}" if facts.jitter else ""
+    yield "", f"{steps}, {evaluations}{of}, {duration(facts.seconds)}{jitter}"
+
+
+def _model(facts: Facts) -> str:
+    """Return the model in words, of several members the heaviest."""
     kernel = facts.kernel if facts.kernel.endswith("Kernel") else f"{facts.kernel} kernel"
     inducing = plural(facts.num_inducing, "inducing input")
     if facts.num_kernels > 1:
         kernel = f"{facts.num_kernels} {kernel}s"
         inducing = f"{inducing} each"
-    yield "model", f"{kernel}, {facts.likelihood} likelihood, {inducing}"
-    yield from _choices(facts)
+    return f"{kernel}, {facts.likelihood} likelihood, {inducing}"
+
+
+def _stack(facts: Facts) -> str:
+    """Return what the columns of the stack are, and which members have them as features."""
+    several = len(facts.stack) > 1
+    columns = f"the out-of-fold predictions of {joined(facts.stack)} are"
+    features = "features" if several else "a feature"
+    if len(facts.members) == 1:
+        return f"{columns} {features}, too"
+    number = sum(member.stacked for member in facts.members)
+    who = "every member" if number == len(facts.members) else plural(number, "member")
+    return f"{columns} {features} of {who}, too"
+
+
+def _parameters(facts: Facts) -> Iterator[tuple[str, str]]:
+    """Yield the parameters of likelihood and kernel, of several members those of the heaviest."""
     if facts.noise:
         values = ", ".join(f"{name} {number(v, 4)}" for name, v in facts.noise.items())
         yield "likelihood", values
@@ -360,12 +486,17 @@ def _overview(facts: Facts) -> Iterator[tuple[str, str]]:
         deviations = f"{number(relative, 4)} standard deviations"
         every = f"{deviations}, the same for every feature"
         yield "lengthscale", f"{number(in_units, 4)}, {deviations} of {name}" if name else every
-    status = _STATUS.get(facts.status, facts.status.capitalize())
-    yield "training", f"{status}. {facts.reason}"
-    steps = plural(facts.steps, "step")
-    evaluations = plural(facts.evaluations, "evaluation")
-    jitter = f", jitter up to {facts.jitter:.1g}" if facts.jitter else ""
-    yield "", f"{steps}, {evaluations}, {duration(facts.seconds)}{jitter}"
+
+
+def _validation(path: BetaPath) -> Iterator[tuple[str, str]]:
+    """Yield the validation loss of the mixture, and that of the best candidate."""
+    if path.mixture_loss is None:
+        return
+    best = min(path.points, key=lambda point: point.difference)
+    alone = best.validation_loss, best.validation_error
+    mixture, single = _with_errors([path.validated, alone])
+    yield "validation", f"{path.loss} {mixture} on {path.validation}, with weights of other rows"
+    yield "", f"{single} for the best of {plural(len(path.points), 'candidate')} alone"
 
 
 def _choices(facts: Facts) -> Iterator[tuple[str, str]]:
@@ -379,7 +510,7 @@ def _choices(facts: Facts) -> Iterator[tuple[str, str]]:
     else:
         text = _MODES[mode]
         if mode == "elbo":
-            text = text if chosen else "the plain ELBO solution, compared with no other"
+            text = text if chosen else f"{text}, compared with no other"
             source = "that of the ELBO"
         yield "objective", f"{facts.objective}, {mode}: {text}"
     reasons = "; ".join(filter(None, (source, chosen)))
@@ -398,12 +529,9 @@ def _reason_for_choice(path: BetaPath) -> str:
     if chosen.difference <= 0:
         return f"the best of {candidates} {validation}"
     gap = with_error(chosen.difference, chosen.difference_error)
-    if path.replaced:
-        better = f"because it covers more than {path.replaced}"
-        return f"of {candidates}, one near the best {validation} ({gap} above it), {better}"
-    # Files of earlier versions have no errors of predictions.
-    reason = "the most regularised within one" if chosen.rmse is None else "preferred within half a"
-    return f"of {candidates}, {reason} standard error of the best {validation} ({gap} above it)"
+    # Only candidates of earlier versions have both: a gap and an error of predictions.
+    reason = "the most regularised within one standard error of" if chosen.rmse is None else "near"
+    return f"of {candidates}, {reason} the best {validation} ({gap} above it)"
 
 
 _MUCH = 1.1
@@ -419,11 +547,17 @@ def _trade(path: BetaPath) -> str:
         return ""
     lowest = min(points)
     best = points[lowest]
-    name = "the ELBO" if best.hyperparameters == "elbo" else f"β = {best.beta:.3g}"
     worse = number(best.validation_loss - chosen.validation_loss, 3)
     return (
-        f"RMSE of the chosen candidate {number(chosen.rmse, 3)}, of {name} {number(lowest, 3)}, "
-        f"whose {path.loss} is higher by {worse}"
+        f"RMSE of the chosen candidate {number(chosen.rmse, 3)}, of {_name(best)} "
+        f"{number(lowest, 3)}, whose {path.loss} is higher by {worse}"
+    )
+
+
+def _name(point: PathPoint) -> str:
+    """Return a candidate in words."""
+    return point.label or (
+        "the ELBO" if point.hyperparameters == "elbo" else f"β = {point.beta:.3g}"
     )
 
 
@@ -445,34 +579,49 @@ def _length_scale_table(facts: Facts) -> Section:
     return Section(title, table=[header, *ranked[:_MAX_FEATURES]], right=(1, 2, 3), more=rest)
 
 
-def _models(path: BetaPath) -> Section:
-    """Return the table of kernels and likelihoods, the best first."""
-    losses = [model.loss for model in path.models if model.loss is not None]
-    by_loss = len(losses) == len(path.models)
-    evidences = [-(model.evidence or 0.0) for model in path.models]
-    values = zip(losses if by_loss else evidences, path.models, strict=True)
-    ranked = sorted(values, key=lambda pair: pair[0])
-    best, first = ranked[0]
-    # Files of earlier versions do not say which one was chosen.
-    chosen = next((model for model in path.models if model.chosen), first)
-    rows = [
-        (
-            "→" if model is chosen else "",
-            model.name,
-            number(value - best, 4) if value > best else "best",
-        )
-        for value, model in ranked
-    ]
-    header = (
-        "",
-        "model",
-        f"{path.loss}, above the best" if by_loss else "log evidence, below the best",
-    )
-    return Section("Models compared", table=[header, *rows], right=(2,))
+def _members_table(facts: Facts) -> Section:
+    """Return the table of members."""
+    validated = [(m.loss, m.loss_error) for m in facts.members]
+    known = [pair for pair in validated if pair[0] is not None]
+    rows = [[f"{i}", percent(m.weight, 1), m.label] for i, m in enumerate(facts.members, start=1)]
+    header = ["", "weight", "model"]
+    if len(known) == len(rows):
+        losses = _with_errors(known)
+        rows = [[*row[:2], loss, row[2]] for row, loss in zip(rows, losses, strict=True)]
+        header.insert(2, "validation loss")
+    return Section("Members", table=[header, *rows], right=range(len(header) - 1))
 
 
 def _candidates(path: BetaPath) -> Section:
-    """Return the table of candidates, from the most to the least regularised."""
+    """Return the table of candidates."""
+    title = f"Candidates compared, {path.loss}"
+    if any(point.weight is not None for point in path.points):
+        return _candidates_of_race(path)._replace(title=f"{title}, the best first")
+    return _candidates_of_model(path)._replace(title=title)
+
+
+def _candidates_of_race(path: BetaPath) -> Section:
+    """Return the table of candidates with models of their own, the best first."""
+    points = sorted(path.points, key=lambda point: point.difference)
+    losses = [point.validation_loss for point in points]
+    decimals = decimals_for(losses, [point.validation_error for point in points]) + 1
+    gaps = _with_errors([(point.difference, point.difference_error) for point in points])
+    rows = [
+        (
+            percent(point.weight, 1) if point.weight else "",
+            fixed(point.validation_loss, decimals),
+            gap if point.difference > 0 else _BEST,
+            number(math.nan if point.rmse is None else point.rmse, 4),
+            point.label,
+        )
+        for point, gap in zip(points, gaps, strict=True)
+    ]
+    header = "weight", "loss", "above the best", "RMSE", "candidate"
+    return Section("", table=[header, *rows], right=range(4))
+
+
+def _candidates_of_model(path: BetaPath) -> Section:
+    """Return the table of candidates of one model, from the most to the least regularised."""
     points = path.points
     # Files of earlier versions have the status of each instead.
     errors = all(point.rmse is not None for point in points)
@@ -484,7 +633,7 @@ def _candidates(path: BetaPath) -> Section:
             f"{point.beta:.3g}",
             point.hyperparameters,
             losses[i],
-            gaps[i] if point.difference > 0 else "best",
+            gaps[i] if point.difference > 0 else _BEST,
             number(point.rmse, 4) if point.rmse is not None else point.status,
         )
         for i, point in enumerate(points)
@@ -492,8 +641,7 @@ def _candidates(path: BetaPath) -> Section:
     last = "RMSE" if errors else "training"
     header = "", "β", "mode", "validation loss", "above the best", last
     right = (1, 3, 4, 5) if errors else (1, 3, 4)
-    title = f"Candidates compared, {path.loss}"
-    return Section(title, table=[header, *rows], right=right)
+    return Section("", table=[header, *rows], right=right)
 
 
 def _with_errors(pairs: Sequence[tuple[float, float]]) -> list[str]:

@@ -117,6 +117,17 @@ class MappedCDF(ConditionalCDF, Protocol):
 
 
 @runtime_checkable
+class MappedSupport(Protocol):
+    """The support is a part of the real line, with a map onto all of it."""
+
+    def to_line(self, y: Values) -> Values:
+        """Map the support to the real line, such as log y; NaN or infinite outside of it."""
+
+    def from_line(self, x: Values) -> Values:
+        """The inverse of `to_line`."""
+
+
+@runtime_checkable
 class Classes(Protocol):
     """Labels 0, …, K − 1 of any number of classes."""
 

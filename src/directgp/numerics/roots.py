@@ -2,9 +2,10 @@
 
 from collections.abc import Callable
 from itertools import count
+from typing import NamedTuple
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from directgp.errors import NumericalError
@@ -65,13 +66,55 @@ def increasing_root(offset: Offset, start: Row, step: Row, farthest: float) -> R
         above[high] = offset(high, upper[high])
     ends = torch.where(below > 0, lower, upper)
     bracketed = (below <= 0) & (above >= 0)
-    x1 = upper
-    x2 = lower
-    f1 = above
-    f2 = below
-    share = torch.full_like(x1, 0.5)
+
+    def tolerance(_: Tensor, x: Tensor, gap: Tensor, rise: Tensor) -> Tensor:
+        return TOLERANCE * (1 + x.abs())
+
+    share = torch.full_like(upper, 0.5)
+    bracket = Bracket(lower, upper, below, above)
+    x1, x2, f1, f2 = _narrowed(offset, bracket, bracketed, share, tolerance, MAX_STEPS)
+    best = torch.where(f1.abs() < f2.abs(), x1, x2)
+    undefined = f1.isnan() | f2.isnan()
+    return torch.where(undefined, torch.nan, torch.where(bracketed, best, ends))
+
+
+class Bracket(NamedTuple):
+    """Two ends for each example, and the values of the function there."""
+
+    lower: Row
+    """The lower end."""
+
+    upper: Row
+    """The upper end."""
+
+    below: Row
+    """Value at the lower end."""
+
+    above: Row
+    """Value at the upper end."""
+
+
+Tolerance = Callable[[Int[Tensor, " r"], Row, Row, Row], Row]
+"""Indices, x, size of a bracket and rise of the function over it → the largest error of a root."""
+
+
+def _narrowed(
+    offset: Offset,
+    bracket: Bracket,
+    bracketed: Bool[Tensor, " n"],
+    share: Row,
+    tolerance: Tolerance,
+    most: int,
+) -> tuple[Row, Row, Row, Row]:
+    """Narrow brackets by Chandrupatla's method: the last two ends, and the function there.
+
+    The first step takes this share of the way from the upper to the lower end.
+    """
+    x2, x1, f2, f1 = bracket
     active = torch.nonzero(bracketed).squeeze(-1)
-    for number in range(MAX_STEPS):
+    for number in range(most):
+        if not len(active):
+            return x1, x2, f1, f2
         a1 = x1[active]
         a2 = x2[active]
         b1 = f1[active]
@@ -88,7 +131,7 @@ def increasing_root(offset: Offset, start: Row, step: Row, farthest: float) -> R
         f1[active] = f
         f2[active] = b2
         gap = (a2 - x).abs()
-        limit = TOLERANCE * (1 + x.abs()) / gap.clamp(min=1e-300)
+        limit = tolerance(active, x, gap, (b2 - f).abs()) / gap.clamp(min=1e-300)
         place = (x - a2) / (a3 - a2)
         height = (f - b2) / (b3 - b2)
         safe = (height**2 < place) & ((1 - height) ** 2 < 1 - place)
@@ -99,14 +142,59 @@ def increasing_root(offset: Offset, start: Row, step: Row, farthest: float) -> R
         share[active] = torch.minimum(torch.maximum(inverse, limit), 1 - limit)
         # Stop at a root, and where f is NaN.
         active = active[(limit < 0.5) & (f.abs() > 0)]
-        if not len(active):
-            best = torch.where(f1.abs() < f2.abs(), x1, x2)
-            undefined = f1.isnan() | f2.isnan()
-            return torch.where(undefined, torch.nan, torch.where(bracketed, best, ends))
+    if not len(active):
+        return x1, x2, f1, f2
     raise NumericalError(
-        f"A quantile was not found in {MAX_STEPS} steps for {len(active)} examples. "
+        f"A quantile was not found in {most} steps for {len(active)} examples. "
         f"Choose levels further from 0 and 1."
     )
+
+
+_MOST_HALVINGS = 120
+"""Largest number of steps of a search between given ends, which may be far apart."""
+
+
+def smallest_root(offset: Offset, lower: Row, upper: Row) -> Row:
+    """Find the smallest x from lower to upper with offset(index, x) ≥ 0, for increasing functions.
+
+    The functions are about linear, such as the probit of a distribution function, with values near
+    1 in size. x errs by 1e-12 times the change of x over which its function rises by 1, but by the
+    rounding of x at least. Where the function is negative everywhere the result is the upper end.
+    """
+
+    def nonzero(index: Tensor, x: Tensor) -> Tensor:
+        value = offset(index, x)
+        # The search goes on below a root, in case the function is 0 there, too.
+        return torch.where(value < 0, value, value.clamp(min=TINY))
+
+    every = torch.arange(len(lower), device=lower.device)
+    # Copies: the ends are narrowed in place.
+    bracket = Bracket(lower.clone(), upper.clone(), nonzero(every, lower), nonzero(every, upper))
+    bracketed = (bracket.below < 0) & (bracket.above > 0)
+    gap = upper - lower
+    # Least change of x, seen so far, over which the function rises by 1.
+    unit = gap / (bracket.above - bracket.below)
+    rounding = 4 * torch.finfo(lower.dtype).eps
+
+    def tolerance(index: Tensor, x: Tensor, gap: Tensor, rise: Tensor) -> Tensor:
+        unit[index] = torch.fmin(unit[index], gap / rise)
+        return torch.maximum(TOLERANCE * unit[index], rounding * (1 + x.abs()))
+
+    share = bracket.above / (bracket.above - bracket.below)
+    least = (TOLERANCE * unit / gap.clamp(min=TINY)).clamp(max=0.5)
+    share = torch.minimum(torch.maximum(share, least), 1 - least)
+    ends = torch.where(bracket.below < 0, upper, lower)
+    x1, x2, f1, f2 = _narrowed(
+        offset=nonzero,
+        bracket=bracket,
+        bracketed=bracketed,
+        share=share,
+        tolerance=tolerance,
+        most=_MOST_HALVINGS,
+    )
+    found = torch.where(f1 > 0, x1, x2)
+    undefined = f1.isnan() | f2.isnan()
+    return torch.where(undefined, torch.nan, torch.where(bracketed, found, ends))
 
 
 CountCdf = Callable[[Int[Tensor, " r"], Float[Tensor, " r"]], Float[Tensor, " r"]]
@@ -133,14 +221,7 @@ def smallest_count(cdf: CountCdf, level: Row, guess: Row) -> Row:
     linear in log(k + 2); the offset of an end that stays for the second time is halved, so that
     interpolation moves it (the Illinois rule). The result is NaN where the cdf is NaN.
     """
-    target = torch.special.ndtri(level)
-
-    def offset(index: Tensor, k: Tensor) -> Tensor:
-        value = cdf(index, k)
-        far = torch.special.ndtri(value) - target[index]
-        short = value < level[index]
-        return torch.where(short, far.clamp(max=-TINY), far.clamp(min=0.0))
-
+    offset = _offset(cdf, level)
     lower = torch.full_like(guess, -1.0)
     upper = guess.clone()
     below = torch.full_like(guess, -torch.inf)
@@ -152,6 +233,44 @@ def smallest_count(cdf: CountCdf, level: Row, guess: Row) -> Row:
         above[short] = offset(short, upper[short])
     reached = above >= 0
     lower = torch.where(reached, lower, upper)
+    return _smallest_inside(offset, Bracket(lower, upper, below, above), reached)
+
+
+def smallest_count_between(cdf: CountCdf, level: Row, lower: Row, upper: Row) -> Row:
+    """Find the smallest whole k from lower to upper with cdf(k) ≥ level; the upper one by default.
+
+    The search is that of `smallest_count`. The distribution function is not computed where both
+    ends are equal.
+    """
+    lower = lower.clamp(max=LARGEST)
+    upper = upper.clamp(max=LARGEST)
+    offset = _offset(cdf, level)
+    wide = torch.nonzero(upper > lower).squeeze(-1)
+    above = torch.zeros_like(upper)
+    above[wide] = offset(wide, upper[wide]).clamp(min=0.0)
+    below = torch.full_like(lower, -torch.inf)
+    bracket = Bracket(lower - 1, upper, below, above)
+    # NaN ends give NaN, as NaN distribution functions do.
+    found = _smallest_inside(offset, bracket, above >= 0)
+    return torch.where(lower.isnan() | upper.isnan(), torch.nan, found)
+
+
+def _offset(cdf: CountCdf, level: Row) -> Offset:
+    """Return probit(cdf) − probit(level), negative exactly where the cdf is below the level."""
+    target = torch.special.ndtri(level)
+
+    def offset(index: Tensor, k: Tensor) -> Tensor:
+        value = cdf(index, k)
+        far = torch.special.ndtri(value) - target[index]
+        short = value < level[index]
+        return torch.where(short, far.clamp(max=-TINY), far.clamp(min=0.0))
+
+    return offset
+
+
+def _smallest_inside(offset: Offset, bracket: Bracket, reached: Bool[Tensor, " n"]) -> Row:
+    """Shrink brackets of whole numbers, below and at or above the answer, to neighbours."""
+    lower, upper, below, above = bracket
     for step in count():
         i = torch.nonzero(upper - lower > _neighbours(upper)).squeeze(-1)
         if len(i) == 0:

@@ -7,12 +7,10 @@ from typing import TYPE_CHECKING, Any, final
 
 import numpy as np
 
+from directgp.plots.candidates import KINDS, plot_candidates
 from directgp.plots.style import (
-    BLUE,
-    GREEN,
     GREY,
     INK,
-    ORANGE,
     Array,
     axis_name,
     canvas,
@@ -38,12 +36,8 @@ _BAND = 1.4
 _FOOT = 3.6
 """Lines of text below the best loss, for the description of the chosen candidate."""
 
-_KINDS = {
-    "fixed": ("fixed", BLUE, "o", 0.08),
-    "joint": ("joint", ORANGE, "s", 0.02),
-    "elbo": ("ELBO", GREEN, "D", 0.02),
-}
-"""Label, colour, marker, and height of arrows above the range as a share of it."""
+_RAISED = {"fixed": 0.08, "joint": 0.02, "elbo": 0.02}
+"""Height of arrows above the range of losses as a share of it, of each mode."""
 
 
 @final
@@ -130,10 +124,13 @@ def draw_rings(
 def plot_beta_path(path: BetaPath, ax: "Axes | None" = None) -> "Axes":
     """Draw the validation loss of every candidate of a path, with a ring around the chosen one.
 
-    The bands are one standard error of the paired difference from the best candidate, by which
-    the choice is made: if a band reaches the dotted line, the candidate is not significantly
+    Of one model it is drawn along β; candidates of a race differ in more, and have a row each. The
+    bands are one standard error of the paired difference from the best candidate, by which the
+    choice is made: if a band reaches the dotted line, the candidate is not significantly
     different from the best. Losses far above the others are arrows at the upper edge.
     """
+    if any(point.weight is not None for point in path.points):
+        return plot_candidates(path, ax)
     points = path.points
     chosen = path.points[path.chosen]
     ax = canvas(ax)
@@ -147,7 +144,7 @@ def plot_beta_path(path: BetaPath, ax: "Axes | None" = None) -> "Axes":
         return ax
     below = min(_FOOT / lines_of_text(ax), 0.4)
     ax.set_ylim(best - (top - best) * below / (1 - below), top + 0.1 * (top - best))
-    for kind in _KINDS:
+    for kind in KINDS:
         candidates = [point for point in points if point.hyperparameters == kind]
         if candidates:
             _draw_kind(ax, axis, sorted(candidates, key=lambda point: point.beta), kind, best, top)
@@ -191,7 +188,8 @@ def _draw_kind(
     ax: "Axes", axis: BetaAxis, points: Sequence[PathPoint], kind: str, best: float, top: float
 ) -> None:
     """Draw the candidates of one kind: a curve with its band, and arrows above the range."""
-    label, color, marker, raised = _KINDS[kind]
+    label, color, marker = KINDS[kind]
+    raised = _RAISED[kind]
     x = axis.places([point.beta for point in points])
     loss = np.array([point.validation_loss for point in points])
     error = np.array([point.difference_error for point in points])

@@ -22,6 +22,11 @@ class Distribution(ABC):
     def cdf(self, y: Values) -> Values:
         """Return P(Y ≤ y)."""
 
+    def tail(self, y: Values, above: bool) -> Values:
+        """Return P(Y > y) if `above`, else P(Y ≤ y), with the digits of small values if known."""
+        below = self.cdf(y)
+        return 1 - below if above else below
+
     @abstractmethod
     def quantile(self, level: Values) -> Values:
         """Return the smallest y with P(Y ≤ y) ≥ level."""

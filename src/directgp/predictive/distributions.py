@@ -1,5 +1,6 @@
 """Choose the predictive distribution of y by the likelihood's capabilities."""
 
+import math
 from typing import final
 
 import torch
@@ -11,6 +12,7 @@ from directgp.likelihoods.base import Likelihood, can_draw
 from directgp.likelihoods.capabilities import (
     ClosedFormQuantiles,
     ConditionalCDF,
+    GaussianPredictive,
     MappedCDF,
     ScaleMixture,
     has_two_labels,
@@ -19,9 +21,9 @@ from directgp.numerics.roots import TINY, rounded_down
 from directgp.predictive.base import Distribution
 from directgp.predictive.continuous import AveragedDistribution, StepDistribution
 from directgp.predictive.counts import CountDistribution
-from directgp.predictive.mixtures import MixtureDistribution
 from directgp.predictive.moments import label_probability
 from directgp.predictive.sampled import SampledDistribution
+from directgp.predictive.scale_mixture import ScaleMixtureDistribution
 from directgp.shapes import Values
 
 
@@ -35,7 +37,7 @@ def distribution_of(likelihood: Likelihood, mean: Values, variance: Values) -> D
     if has(likelihood, ExtraZeros):
         return InflatedDistribution(likelihood, mean, variance)
     if has(likelihood, ScaleMixture):
-        return MixtureDistribution(likelihood, mean, variance)
+        return ScaleMixtureDistribution(likelihood, mean, variance)
     if has(likelihood, MappedCDF):
         return StepDistribution(likelihood, mean, variance)
     if has(likelihood, ConditionalCDF) and likelihood.num_latent == 1:
@@ -57,6 +59,14 @@ class FormulaDistribution(Distribution):
     def cdf(self, y: Values) -> Values:
         value: Values = self.likelihood.predictive_cdf(y, self.mean, self.variance)
         return value
+
+    @override
+    def tail(self, y: Values, above: bool) -> Values:
+        if not has(self.likelihood, GaussianPredictive):
+            return super().tail(y, above)
+        # ½ erfc(|z|/√2); Φ of torch is ½(1 + erf), which loses the digits of its tail.
+        z = (y - self.mean) / self.likelihood.predictive_deviation(self.variance)
+        return 0.5 * torch.erfc((z if above else -z) * math.sqrt(0.5))
 
     @override
     def quantile(self, level: Values) -> Values:

@@ -163,5 +163,3 @@ class Choices:
                 yield replace(of, likelihood=likelihood)
         if self.own_kernels and not of.own_kernels:
             yield replace(of, own_kernels=True)
-
-

@@ -35,6 +35,7 @@ _ROWS_PER_GROUP = 20
 _MAX_EXAMPLES = 10_000
 """Largest number of examples of a part; of more, every k-th is used."""
 
+
 class Predicted(NamedTuple):
     """A member of a mixture, and the examples that it predicts."""
 
@@ -95,9 +96,12 @@ class Coverage:
         return tuple(group for group in self.groups if group.probability < level)
 
     @classmethod
-    def of(cls, parts: Sequence[Part], loss: PointLoss) -> "Coverage":
+    def of(
+        cls, parts: Sequence[Part], loss: PointLoss, num_features: int | None = None
+    ) -> "Coverage":
         """Return the coverage of examples in parts, each with models of its own.
 
+        Columns after the first `num_features` are of a stack, which are no features to group by.
         It is empty for labels, which have no intervals, and for a loss that is not a log density:
         such a loss does not train the width of intervals.
         """
@@ -109,6 +113,7 @@ class Coverage:
         except (NumericalError, UnsupportedError):
             return cls()
         inside, mean, X = (np.concatenate(arrays) for arrays in zip(*checked, strict=True))
+        X = X[:, :num_features]
         groups = [*_groups(None, mean, inside)]
         feature = _main_feature(first.posterior.prior, X.shape[1])
         if feature is not None:

@@ -160,9 +160,6 @@ class Trainers:
     n_jobs: int = 1
     """Number of runs at once."""
 
-    parts: int = 1
-    """An estimate of the number of runs, for callbacks."""
-
     failures: list[Failure] = field(default_factory=list, init=False)
     """Runs that raised an error."""
 
@@ -198,9 +195,7 @@ class Trainers:
         """
         key = candidate.stacked, candidate.ard, name
         if key not in self._bases:
-            first = replace(
-                candidate, likelihood=name, mode="elbo", beta=1.0, own_kernels=False
-            )
+            first = replace(candidate, likelihood=name, mode="elbo", beta=1.0, own_kernels=False)
             self._bases[key] = self._begun(first)
         return self._bases[key]
 
@@ -361,9 +356,7 @@ class Trainers:
             return brief(recipe, "adam", self.models.model(candidate).likelihood)
         return replace(recipe, max_steps=min(steps, recipe.max_steps or steps))
 
-    def trainer(
-        self, data: Data, name: str, fold: int | None = None, final: bool = False
-    ) -> Trainer:
+    def trainer(self, data: Data, name: str, fold: int | None = None) -> Trainer:
         """Return a trainer for the next run, whose name and number callbacks see."""
         self._part += 1
         if fold is not None and len(next(iter(self.splits.values()))) > 1:
@@ -372,8 +365,7 @@ class Trainers:
         seed = int(torch.randint(2**62, (), generator=self.generator))
         random = torch.Generator(data.X.device).manual_seed(seed)
         trainer = Trainer(data, random, since=self.since)
-        parts = self._part if final else max(self._part + 1, self.parts)
-        trainer.phase = Phase(name, self._part, parts, final)
+        trainer.phase = Phase(name, self._part, None)
         return trainer
 
     def noted(self, result: TrainingResult) -> TrainingResult:
@@ -384,4 +376,4 @@ class Trainers:
         return result
 
     def _failed(self, candidate: Candidate, error: NumericalError) -> None:
-        self.failures.append(Failure(candidate.beta, candidate.label, str(error)))
+        self.failures.append(Failure(candidate.beta, candidate.mode, str(error), candidate.label))

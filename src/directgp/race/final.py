@@ -7,7 +7,7 @@ from directgp.errors import NumericalError
 from directgp.likelihoods.base import Likelihood
 from directgp.race.entrants import FIRST_STEPS, Entrant, Trainers
 from directgp.training.data import Model
-from directgp.training.result import Failure, Status, TrainingResult
+from directgp.training.result import Failure, Phase, Status, TrainingResult
 from directgp.training.run import RelativeDecrease
 from directgp.training.trainer import elbo_run, fixed_run, joint_run
 from directgp.training.validation import for_rows_of
@@ -25,7 +25,7 @@ def on_all(
     training was ended, stays as it was.
     """
     results = []
-    for entrant in entrants:
+    for number, entrant in enumerate(entrants, start=1):
         candidate, before = entrant.candidate, entrant.results[0]
         data = trainers.models.data(candidate.stacked)
         rows: Likelihood = trainers.models.model(candidate).likelihood
@@ -33,7 +33,9 @@ def on_all(
         if trainers.end is not None:
             results.append(start)
             continue
-        trainer = trainers.trainer(data, f"{candidate.label}, all examples", final=True)
+        trainer = trainers.trainer(data, candidate.label)
+        name = f"{candidate.label}, all examples"
+        trainer.phase = Phase(name, number, len(entrants), final=True)
         recipe = trainers.recipe
         if not trainers.by_adam(candidate):
             stopping = RelativeDecrease(_WINDOW, _WINDOW * tolerance)
@@ -48,7 +50,9 @@ def on_all(
                 result = joint_run(trainer, recipe, Model.of(start), candidate.beta)
             results.append(settled(trainers.noted(result)))
         except NumericalError as error:
-            trainers.failures.append(Failure(candidate.beta, candidate.label, str(error)))
+            trainers.failures.append(
+                Failure(candidate.beta, candidate.mode, str(error), candidate.label)
+            )
             results.append(start)
     return results
 

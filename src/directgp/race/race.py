@@ -163,7 +163,6 @@ class Race:
             base = self.trainers.base(candidate, self._first_of(candidate))
             if base is not None:
                 starts.append((self.trainers.start(candidate, base), FIRST_STEPS))
-        self.trainers.parts += len(starts)
         self.entrants = [each for each in self.trainers.advanced(starts) if each.steps]
         self._tried = {each.candidate for each in self.entrants}
 
@@ -202,7 +201,6 @@ class Race:
 
     def _advance(self, going: Sequence[tuple[int, int]]) -> None:
         """Train these entrants further."""
-        self.trainers.parts += len(going)
         further = self.trainers.advanced([(self.entrants[i], steps) for i, steps in going])
         for (i, _), entrant in zip(going, further, strict=True):
             self.entrants[i] = entrant
@@ -230,7 +228,6 @@ class Race:
     def _add(self, leader: Entrant, candidate: Candidate) -> bool:
         """Train a neighbour for its first steps, and keep it if that pays."""
         trainers = self.trainers
-        trainers.parts += 1
         start = trainers.changed(leader, candidate)
         start = replace(start, losses=start.losses + math.inf)
         (entrant,) = trainers.advanced([(start, FIRST_STEPS)])

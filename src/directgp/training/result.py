@@ -6,7 +6,15 @@ from dataclasses import asdict, dataclass, replace
 from enum import StrEnum
 from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, StringConstraints, field_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    FiniteFloat,
+    JsonValue,
+    StringConstraints,
+    field_validator,
+)
 
 from directgp.likelihoods.base import Likelihood
 from directgp.objectives.base import PointLoss, resolve_point_loss
@@ -67,19 +75,19 @@ INTERRUPTED = Stop(Status.INTERRUPTED, "Interrupted; the best state so far is ke
 
 @dataclass(frozen=True)
 class Phase:
-    """One of the runs of a search."""
+    """One of the runs of a race, or of the training of its members on all examples."""
 
     name: str = ""
-    """The candidate in words."""
+    """The candidate in words; empty for a single run."""
 
     part: int = 1
     """Number of the run, from 1."""
 
-    parts: int = 1
-    """Largest number of runs."""
+    parts: int | None = 1
+    """Number of runs; None in a race, which goes on while further runs pay."""
 
     final: bool = False
-    """Whether the run trains the chosen candidate on all examples."""
+    """Whether the run trains a member of the result on all examples."""
 
 
 @dataclass(frozen=True)
@@ -108,7 +116,7 @@ class Progress:
     """Wall time since the start of the run."""
 
     phase: Phase = Phase()
-    """The run of a search to which the step belongs."""
+    """The run of a race to which the step belongs."""
 
 
 @dataclass(frozen=True)
@@ -254,35 +262,22 @@ class Failure:
     """Weight of the KL term."""
 
     hyperparameters: str
-    """The mode: "joint" or "fixed"."""
+    """The mode: "joint", "fixed" or "elbo"."""
 
     reason: str
     """Message of the error."""
 
+    label: str = ""
+    """The candidate in words; empty in the path of one model."""
+
     def __str__(self) -> str:
-        return f"{self.hyperparameters}, β = {self.beta:g}: {self.reason}"
-
-
-@dataclass(frozen=True)
-class ModelTried:
-    """A kernel and a likelihood that were compared after a few steps on a part of the examples."""
-
-    name: str
-    """Kernel and likelihood in words."""
-
-    evidence: float | None = None
-    """ELBO − ½ k log n, k the number of hyperparameters, if it was computed."""
-
-    loss: float | None = None
-    """Mean validation loss, if models were compared by it."""
-
-    chosen: bool = False
-    """Whether the search chose this model."""
+        candidate = self.label or f"{self.hyperparameters}, β = {self.beta:g}"
+        return f"{candidate}: {self.reason}"
 
 
 @dataclass(frozen=True)
 class PathPoint:
-    """A candidate, a pair of a mode and a β, with its validation loss."""
+    """A candidate with its validation loss: a mode and a β of one model, or a model of a race."""
 
     beta: float
     """Weight of the KL term."""
@@ -306,7 +301,7 @@ class PathPoint:
     """Standard error of the difference."""
 
     status: str = ""
-    """Why the training stopped, in one word; empty for a candidate of a search."""
+    """Why the training stopped, in one word; empty for a candidate of a race."""
 
     rmse: float | None = None
     """Root of the mean square error of E[y] on the validation examples of a race."""
@@ -315,7 +310,7 @@ class PathPoint:
     """The candidate in words; empty in the path of one model."""
 
     weight: float | None = None
-    """Weight in the mixture of a race."""
+    """Weight in the mixture of a race, where the best one alone has 1; None without a race."""
 
     @property
     def trained(self) -> TrainingResult:
@@ -330,12 +325,13 @@ class BetaPath:
     """Every candidate with its validation loss, and the chosen one."""
 
     points: tuple[PathPoint, ...]
-    """From the most to the least regularised: ELBO, fixed with falling β, joint with falling β.
-    Empty where an estimator chose only kernel and likelihood."""
+    """Of one model from the most to the least regularised: ELBO, fixed with falling β, joint with
+    falling β. Of a race in the order of their start."""
 
     chosen: int
-    """Index of the chosen point: the most regularised that is not distinguishable from the best.
-    If training ended before any validation, the β nearest 1."""
+    """Index of the chosen point. Of one model the most regularised that is not distinguishable
+    from the best, or if training ended before any validation, the β nearest 1; of a race the
+    heaviest member of the mixture, or the best."""
 
     loss: str
     """Name of the loss by which candidates were compared."""
@@ -351,12 +347,6 @@ class BetaPath:
 
     grid: tuple[float, ...] = ()
     """The values of β that were allowed."""
-
-    models: tuple[ModelTried, ...] = ()
-    """Kernels and likelihoods that were compared before the candidates, the simplest first."""
-
-    replaced: str = ""
-    """Candidate that the chosen one replaced in a search of earlier versions."""
 
     mixture_loss: float | None = None
     """Mean validation loss of the mixture, each row with weights that have not seen it."""
@@ -377,6 +367,22 @@ class BetaPath:
         """The chosen β."""
         return self.points[self.chosen].beta
 
+    @property
+    def members(self) -> tuple[PathPoint, ...]:
+        """Candidates that the result consists of, the heaviest first, as `members_`."""
+        if all(point.weight is None for point in self.points):
+            return self.points[self.chosen : self.chosen + 1]
+        members = [point for point in self.points if point.weight]
+        return tuple(sorted(members, key=lambda point: point.weight or 0.0, reverse=True))
+
+    @property
+    def validated(self) -> tuple[float, float]:
+        """Validation loss of the result, the mixture or the chosen candidate, and its error."""
+        if self.mixture_loss is not None and self.mixture_error is not None:
+            return self.mixture_loss, self.mixture_error
+        chosen = self.points[self.chosen]
+        return chosen.validation_loss, chosen.validation_error
+
     def in_units(self, scale: float, loss: PointLoss | None = None) -> "BetaPath":
         """Return the path without models, with losses for targets multiplied by `scale`.
 
@@ -394,18 +400,12 @@ class BetaPath:
             rmse = None if candidate.rmse is None else scale * candidate.rmse
             return replace(candidate, result=None, validation_loss=mean, rmse=rmse, **scaled)
 
-        def model(tried: ModelTried) -> ModelTried:
-            return replace(
-                tried, loss=None if tried.loss is None else scale**power * tried.loss + shift
-            )
-
         mixture = {}
         if self.mixture_loss is not None and self.mixture_error is not None:
             mixture["mixture_loss"] = scale**power * self.mixture_loss + shift
             mixture["mixture_error"] = scale**power * self.mixture_error
         points = tuple(map(point, self.points))
-        models = tuple(map(model, self.models))
-        return replace(self, points=points, models=models, **mixture)
+        return replace(self, points=points, **mixture)
 
     def to_json(self) -> dict[str, Any]:
         """Return the path without models as plain values, for a model file."""
@@ -413,7 +413,7 @@ class BetaPath:
         plain = asdict(replace(self, points=points))
         for point in plain["points"]:
             del point["result"]
-        lists = ("points", "failed", "grid", "models", "decisions")
+        lists = ("points", "failed", "grid", "decisions")
         return plain | {name: list(plain[name]) for name in lists}
 
     @classmethod
@@ -425,14 +425,13 @@ class BetaPath:
         spec = _PathSpec.model_validate(plain)
         if not 0 <= spec.chosen < max(1, len(spec.points)):
             raise ValueError("the index of the chosen candidate is out of range")
-        plain = dict(spec)
+        fields = spec.model_dump(exclude={"models", "replaced"})
         return cls(
-            **plain
+            **fields
             | {
                 "points": tuple(PathPoint(result=None, **dict(entry)) for entry in spec.points),
                 "failed": tuple(Failure(**dict(entry)) for entry in spec.failed),
                 "grid": tuple(spec.grid),
-                "models": tuple(ModelTried(**dict(entry)) for entry in spec.models),
                 "decisions": tuple(spec.decisions),
             }
         )
@@ -455,17 +454,14 @@ class _FailureSpec(Strict):
     beta: Size
     hyperparameters: Name
     reason: Text
-
-
-class _ModelSpec(Strict):
-    name: Name
-    evidence: float | None = None
-    loss: float | None = None
-    chosen: bool = False
+    label: Name = ""
 
 
 class _PathSpec(Strict):
-    """A `BetaPath` in a file; a candidate that was not validated has the loss NaN."""
+    """A `BetaPath` in a file; a candidate that was not validated has the loss NaN.
+
+    `models` and `replaced` are of earlier versions, and are not read.
+    """
 
     points: list[_PointSpec]
     chosen: int
@@ -474,7 +470,7 @@ class _PathSpec(Strict):
     failed: list[_FailureSpec]
     validation: Text
     grid: list[Size]
-    models: list[_ModelSpec]
+    models: list[JsonValue] = []
     replaced: Name = ""
     mixture_loss: float | None = None
     mixture_error: float | None = None

@@ -1,6 +1,7 @@
 """The warnings of a fit: conditions and texts."""
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -9,14 +10,21 @@ from numpy.typing import NDArray
 
 from directgp.errors import DirectGPWarning
 from directgp.estimators import messages
-from directgp.estimators.fitting import Fitted
+from directgp.estimators.fitting import Fitted, member_of
 from directgp.estimators.preprocessing import ColumnScaling, Scalings, TrainingTable
 from directgp.likelihoods import Gaussian, Likelihood, NegativeBinomial, Probit, StudentT
 from directgp.posteriors.prior import Prior
 from directgp.posteriors.sparse import SparsePosterior
+from directgp.race.coverage import Coverage, Group
 from directgp.training.beta_path import beta_grid
-from directgp.training.coverage import Coverage, Group
-from directgp.training.result import BetaPath, PathPoint, StageResult, Status, TrainingResult
+from directgp.training.result import (
+    BetaPath,
+    Failure,
+    PathPoint,
+    StageResult,
+    Status,
+    TrainingResult,
+)
 
 Array = NDArray[np.float64]
 
@@ -180,7 +188,19 @@ def ended(
 
 
 def about(result: TrainingResult, path: BetaPath | None = None) -> list[str]:
-    return list(messages.training_findings(result, path, ["a", "b", "c"]))
+    return about_fit(Fitted.of(result, path=path))
+
+
+def about_fit(fitted: Fitted) -> list[str]:
+    return list(messages.training_findings(fitted, ["a", "b", "c"], 3))
+
+
+def mixture(*results: TrainingResult, stacked: bool = False, **fields: Any) -> Fitted:
+    """Members of equal weight; the last one may have the columns of a stack."""
+    members = [member_of(result) for result in results]
+    members[-1] = replace(members[-1], stacked=stacked)
+    weights = (1 / len(members),) * len(members)
+    return Fitted(tuple(members), weights, results[0], **fields)
 
 
 def chosen(beta: float, grid: list[float], mode: str = "joint") -> BetaPath:
@@ -214,7 +234,41 @@ def test_no_warning_without_a_parameter_at_its_floor() -> None:
 def test_features_without_influence_are_named() -> None:
     (sentence,) = about(ended(scales=[1.0, 500.0, 99.0]))
     assert "100 times the spread of the feature: 'b'." in sentence
-    assert not about(ended(scales=[1.0, 99.0]))
+    assert not about(ended(scales=[1.0, 99.0, 99.0]))
+
+
+def test_a_feature_is_without_influence_if_no_member_uses_it() -> None:
+    first, second = ended(scales=[1.0, 500.0, 500.0]), ended(scales=[500.0, 500.0, 1.0])
+    (sentence,) = about_fit(mixture(first, second))
+    assert "of the feature: 'b'." in sentence
+    assert not about_fit(mixture(first, ended()))
+    # Trees see every feature.
+    assert not about_fit(mixture(ended(scales=[1.0, 500.0, 1.0, 500.0]), stacked=True))
+
+
+def test_columns_that_are_no_features_are_not_named() -> None:
+    """The lengthscales of an indicator and of a column of the stack."""
+    assert not about(ended(scales=[1.0, 1.0, 1.0, 500.0, 500.0]))
+
+
+def test_a_bound_of_one_of_several_members_is_not_mentioned() -> None:
+    constant = ended(at_floor=("prior.raw_output_scale",), likelihood=Probit())
+    assert about(constant)
+    assert not about_fit(mixture(constant, ended(likelihood=Probit())))
+
+
+def test_an_interrupted_race_is_mentioned() -> None:
+    stage = ended(Status.INTERRUPTED).stages[-1]
+    (sentence,) = about_fit(mixture(ended(), end=stage))
+    assert "ended before it converged. 7 of 7 steps are used. Fit again" in sentence
+
+
+def test_a_candidate_that_failed_is_named_once() -> None:
+    failed = Failure(0.5, "joint", "Not finite.", "rbf, student_t, joint, β = 0.5")
+    (sentence,) = about(ended(), replace(chosen(1.0, [1.0]), failed=(failed,)))
+    assert sentence == (
+        "A candidate could not be trained: rbf, student_t, joint, β = 0.5: Not finite."
+    )
 
 
 def test_the_ends_of_the_grid_are_mentioned() -> None:
@@ -224,6 +278,24 @@ def test_the_ends_of_the_grid_are_mentioned() -> None:
     assert "β = 100, the largest" in largest and "above" in largest
     assert "β = 0.01, the smallest" in smallest and "below" in smallest
     assert not [text for beta in grid[1:-1] for text in about(ended(), chosen(beta, grid))]
+
+
+def test_the_end_of_the_grid_matters_if_every_member_is_there() -> None:
+    grid = (10.0, 1.0, 0.01)
+
+    def weighted(*pairs: tuple[float, str]) -> BetaPath:
+        points = tuple(
+            PathPoint(beta, mode, None, 1.0, 0.1, 0.0, 0.0, label=f"{k}", weight=1 / len(pairs))
+            for k, (beta, mode) in enumerate(pairs)
+        )
+        # One that is no member.
+        other = PathPoint(1.0, "joint", None, 2.0, 0.1, 1.0, 0.1, label="other", weight=0.0)
+        return BetaPath((other, *points), 1, "log_loss", 1.0, grid=grid)
+
+    (sentence,) = about(ended(), weighted((0.01, "joint"), (0.01, "joint")))
+    assert "β = 0.01, the smallest" in sentence
+    assert not about(ended(), weighted((0.01, "joint"), (10.0, "joint")))
+    assert not about(ended(), weighted((10.0, "joint"), (1.0, "elbo")))
 
 
 def test_a_beta_that_nobody_chose_is_not_mentioned() -> None:
@@ -241,25 +313,17 @@ def test_intervals_that_are_too_narrow_are_located_in_the_units_of_the_table() -
     path = chosen(1.0, [1.0])
     groups = Group(None, -1.0, 0.5, 9, 20), Group(1, 1.0, 2.0, 10, 20)
     enough = Group(1, 2.0, 3.0, 17, 20)
-    fitted = Fitted(ended(), path, coverage=Coverage((*groups, enough)))
+    fitted = Fitted.of(ended(), path=path, coverage=Coverage((*groups, enough)))
     (sentence,) = messages.narrow_intervals(fitted, SCALINGS, ["a", "b"])
     words = (
         "9 of 20 validation targets where the predicted mean is from 95 to 102.5, and too few in"
     )
     assert words in sentence and "in 1 other part of the table" in sentence
-    assert not list(messages.narrow_intervals(Fitted(ended(), path), SCALINGS, None))
+    assert not list(messages.narrow_intervals(Fitted.of(ended(), path=path), SCALINGS, None))
     # The sign of the second column was reversed.
-    unchecked = Fitted(ended(), coverage=Coverage((groups[1], enough)))
+    unchecked = Fitted.of(ended(), coverage=Coverage((groups[1], enough)))
     (sentence,) = messages.narrow_intervals(unchecked, SCALINGS, None)
     assert "10 of 20 training targets where column 1 is from 6 to 8. " in sentence
-
-
-def test_a_candidate_that_was_not_taken_is_named() -> None:
-    replaced = "rbf, student_t, joint, β = 0.5", Group(1, 1.0, 2.0, 10, 20)
-    fitted = Fitted(ended(), chosen(1.0, [1.0]), replaced=replaced)
-    (sentence,) = messages.narrow_intervals(fitted, SCALINGS, ["a", "b"])
-    assert "would have chosen rbf, student_t, joint, β = 0.5, but its 90 % intervals" in sentence
-    assert "hold only 10 of 20 validation targets where 'b' is from 6 to 8. Another" in sentence
 
 
 @pytest.mark.parametrize("status", Status)

@@ -1,6 +1,7 @@
 """Progress of a fit: on a terminal, in a file, beside another display, at the end."""
 
 import io
+import queue
 import re
 import threading
 from collections.abc import Callable, Iterator
@@ -27,7 +28,7 @@ class Clock:
         return self.now
 
 
-def at(step: int, part: int = 1, parts: int = 21, final: bool = False) -> Progress:
+def at(step: int, part: int = 1, parts: int | None = 21, final: bool = False) -> Progress:
     phase = Phase(NAME, part, parts, final)
     return Progress("log_loss", step, 40, 2 * step, 1 / 3, 0.5, 1.0, phase)
 
@@ -47,13 +48,19 @@ def terminal(width: int = 120) -> tuple[io.StringIO, Console]:
     return file, console
 
 
-def run(shown: FitProgress, clock: Clock, parts: int = 21, last: int = 7) -> None:
-    """Parts of 10 steps of 0.1 s."""
+def run(
+    shown: FitProgress,
+    clock: Clock,
+    parts: int | None = None,
+    last: int = 7,
+    final: bool = False,
+) -> None:
+    """Parts of 10 steps of 0.1 s, by default of a race."""
     for part in range(1, last + 1):
         shown.reset()
         for step in range(1, 11):
             clock.now += 0.1001
-            shown(at(step, part, parts))
+            shown(at(step, part, parts, final))
 
 
 def frames(file: io.StringIO) -> Iterator[str]:
@@ -65,23 +72,39 @@ def frames(file: io.StringIO) -> Iterator[str]:
 def test_a_line_on_a_terminal_says_it_all_and_leaves_one_behind() -> None:
     (file, console), clock = terminal(), Clock()
     shown = FitProgress(1, console, clock=clock)
-    run(shown, clock)
+    run(shown, clock, 21, final=True)
     shown.close()
     *_, drawn, last = frames(file)
-    assert drawn.endswith(f"7 of 21, loss 0.3333, 7 s, about 15 s left: {NAME}")
+    assert drawn.endswith(f"final run 7 of 21, loss 0.3333, 7 s, about 15 s left: {NAME}")
     assert drawn.startswith("━")
     assert last == "Fitted in 7 s: 7 runs, 70 steps."
     assert file.getvalue().count(HIDE) == file.getvalue().count(SHOW) == 1
+
+
+def test_a_race_has_no_bar_and_numbers_that_rise() -> None:
+    (file, console), clock = terminal(), Clock()
+    shown = FitProgress(1, console, clock=clock)
+    run(shown, clock, last=7)
+    run(shown, clock, 2, last=2, final=True)
+    shown.close()
+    race = [frame for frame in frames(file) if frame.startswith("run ")]
+    assert race[-1] == f"run 7, loss 0.3333, 7 s: {NAME}"
+    numbers = [int(frame.split()[1].rstrip(",")) for frame in race]
+    assert numbers == sorted(numbers) and numbers[0] == 1
+    *_, drawn, last = frames(file)
+    # The time of the race says nothing about the time of the final runs.
+    assert drawn.endswith(f"final run 2 of 2, loss 0.3333, 9 s, about 1 s left: {NAME}")
+    assert last == "Fitted in 9 s: 9 runs, 90 steps."
 
 
 @pytest.mark.parametrize("width", [20, 40, 80, 120])
 def test_progress_is_one_line_at_any_width(width: int) -> None:
     (file, console), clock = terminal(width), Clock()
     shown = FitProgress(1, console, clock=clock)
-    run(shown, clock)
-    drawn = [frame for frame in frames(file) if "of" in frame]
-    assert all(len(frame) <= width and "\n" not in frame for frame in drawn)
-    assert len({frame.index(" of ") for frame in drawn}) == 1
+    run(shown, clock, 21, final=True)
+    drawn = [frame for frame in frames(file) if "final" in frame]
+    assert drawn and all(len(frame) <= width and "\n" not in frame for frame in drawn)
+    assert len({frame.index("final") for frame in drawn}) == 1
     shown.close()
 
 
@@ -122,7 +145,7 @@ def test_the_loss_at_the_end_is_that_of_the_model_that_is_kept() -> None:
     (file, console), clock = plain(), Clock()
     shown = FitProgress(1, console, clock=clock)
     run(shown, clock)
-    shown(at(1, 21, final=True))
+    shown(at(1, 1, 1, final=True))
     shown.close()
     assert file.getvalue().endswith("71 steps, loss 0.3333.\n")
 
@@ -134,7 +157,7 @@ def test_a_file_gets_few_plain_lines() -> None:
     shown.close()
     lines = file.getvalue().splitlines()
     assert len(lines) == 3
-    assert lines[0] == f"5 of 21, loss 0.3333, 5 s, about 15 s left: {NAME}"
+    assert lines[0] == f"run 5, loss 0.3333, 5 s: {NAME}"
     assert lines[-1] == "Fitted in 13 s: 13 runs, 130 steps."
     assert all(line.isprintable() for line in lines)
 
@@ -165,10 +188,47 @@ def test_at_level_2_each_part_is_a_plain_line(
     run(shown, clock, last=2)
     shown.close()
     assert file.getvalue().splitlines() == [
-        f"1 of 21: {NAME}: 10 steps, loss 0.3333, 1.1 s",
-        f"2 of 21: {NAME}: 10 steps, loss 0.3333, 0.9 s",
+        f"run 1: {NAME}: 10 steps, loss 0.3333, 1.1 s",
+        f"run 2: {NAME}: 10 steps, loss 0.3333, 0.9 s",
         "Fitted in 2 s: 2 runs, 20 steps.",
     ]
+
+
+def test_runs_at_once_have_a_line_each() -> None:
+    """A run is over when its thread begins another one, or has ended."""
+    (file, console), clock = plain(), Clock()
+    shown = FitProgress(2, console, clock=clock)
+    turns = queue.Queue[int | None](), queue.Queue[int | None]()
+    done = queue.Queue[None]()
+
+    def work(turn: queue.Queue[int | None]) -> None:
+        last = None
+        while (part := turn.get()) is not None:
+            if part != last:
+                shown.reset()
+            last = part
+            shown(at(1, part, None))
+            done.put(None)
+
+    threads = [threading.Thread(target=work, args=(turn,)) for turn in turns]
+    for thread in threads:
+        thread.start()
+    for worker, part in ((0, 1), (1, 2), (0, 1), (1, 2), (1, 3), (0, 1), (1, 3)):
+        turns[worker].put(part)
+        done.get(timeout=10)
+    places = [line.split(": ")[0] for line in file.getvalue().splitlines()]
+    assert places == ["run 2"]
+    for turn, thread in zip(turns, threads, strict=True):
+        turn.put(None)
+        thread.join(10)
+    shown.reset()
+    shown(at(1, 1, 2, final=True))
+    shown.close()
+    lines = file.getvalue().splitlines()
+    counts = [tuple(line.split(": ")[::2]) for line in lines[:-1]]
+    steps = [(place, int(rest.split()[0])) for place, rest in counts]
+    assert steps == [("run 2", 2), ("run 1", 3), ("run 3", 2), ("final run 1 of 2", 1)]
+    assert lines[-1].endswith(": 4 runs, 8 steps.")
 
 
 def test_closing_without_a_step_or_twice_prints_nothing_more() -> None:
@@ -217,9 +277,9 @@ def test_beside_another_live_display_it_prints_plain_lines(same: bool) -> None:
         shown = FitProgress(1, console, clock=clock)
         run(shown, clock)
         shown.close()
-    assert file.getvalue().count(f"5 s, about 15 s left: {NAME}") == 1
+    assert file.getvalue().count(f"run 5, loss 0.3333, 5 s: {NAME}") == 1
     assert "Fitted in 7 s" in file.getvalue()
-    assert "6 of 21" not in file.getvalue()
+    assert "run 6" not in file.getvalue()
     assert file.getvalue().count(HIDE) == same
     assert other_file.getvalue().count(HIDE) == (not same)
 

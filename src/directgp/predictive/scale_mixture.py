@@ -27,14 +27,18 @@ _FARTHEST = 300.0
 
 
 @final
-class MixtureDistribution(Distribution):
+class ScaleMixtureDistribution(Distribution):
     """A scale mixture of Gaussians: symmetric about μ, with tails that may be heavy."""
 
     @override
     def cdf(self, y: Values) -> Values:
+        return self.tail(y, above=False)
+
+    @override
+    def tail(self, y: Values, above: bool) -> Values:
         distance = (y - self.mean).abs().clamp(max=1e150)
-        tail = torch.exp(log_tail(self.likelihood, distance, self.variance))
-        return torch.where(y < self.mean, tail, 1 - tail)
+        beyond = torch.exp(log_tail(self.likelihood, distance, self.variance))
+        return torch.where((y < self.mean) ^ above, beyond, 1 - beyond)
 
     @override
     def quantile(self, level: Values) -> Values:
