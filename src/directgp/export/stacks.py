@@ -5,7 +5,7 @@ from functools import reduce
 from operator import add
 
 import numpy as np
-from jaxtyping import Int64
+from jaxtyping import Float64, Int64
 
 from directgp.errors import UnsupportedError
 from directgp.estimators.preprocessing import ColumnScaling
@@ -58,12 +58,15 @@ def _raw(x: Value, ensembles: Sequence[Trees]) -> Value:
     All trees are walked together, the deepest first, so that the trees that go on are the first.
     """
     tables = [trees.nodes() for trees in ensembles]
-    starts = np.cumsum([0, *(len(table.value) for table in tables)])[:-1]
-    first = np.concatenate([table.first + start for table, start in zip(tables, starts, strict=True)])
-    left = np.concatenate([table.left + start for table, start in zip(tables, starts, strict=True)])
-    right = np.concatenate(
-        [table.right + start for table, start in zip(tables, starts, strict=True)]
-    )
+    starts = np.cumsum([0, *(len(table.value) for table in tables)])
+
+    def shifted(name: str) -> Int64[np.ndarray, " k"]:
+        """Return numbers of nodes among those of all ensembles."""
+        return np.concatenate(
+            [getattr(table, name) + start for table, start in zip(tables, starts, strict=False)]
+        )
+
+    first = shifted("first")
     depths = np.concatenate([_depths(table) for table in tables])
     baseline = np.concatenate([trees.baseline for trees in ensembles])
     total = 0.0 * x.column(0) + baseline[None]
@@ -73,7 +76,7 @@ def _raw(x: Value, ensembles: Sequence[Trees]) -> Value:
         x.program.constant(np.concatenate([getattr(table, name) for table in tables]))
         for name in ("feature", "threshold", "value")
     )
-    children = x.program.constant(np.stack([left, right], 1).reshape(-1))
+    children = x.program.constant(np.stack([shifted("left"), shifted("right")], 1).reshape(-1))
     order = np.argsort(-depths, kind="stable")
     shares = _shares(ensembles)[order]
     # A first node for each row and tree.
@@ -97,7 +100,7 @@ def _raw(x: Value, ensembles: Sequence[Trees]) -> Value:
     return total
 
 
-def _shares(ensembles: Sequence[Trees]) -> np.ndarray:
+def _shares(ensembles: Sequence[Trees]) -> Float64[np.ndarray, "trees k"]:
     """Return 1 where a tree, a row, adds to a column, else 0."""
     columns = []
     start = 0
@@ -105,7 +108,8 @@ def _shares(ensembles: Sequence[Trees]) -> np.ndarray:
         columns.append(start + trees.output.astype(np.int64))
         start += len(trees.baseline)
     column = np.concatenate(columns)
-    return (column[:, None] == np.arange(start)).astype(np.float64)
+    shares: Float64[np.ndarray, "trees k"] = np.equal.outer(column, np.arange(start)).astype(float)
+    return shares
 
 
 def _depths(nodes: Nodes) -> Int64[np.ndarray, " trees"]:
