@@ -30,7 +30,7 @@ from directgp.shapes import Marginals
 _ONE_DEVIATION = (0.15865525393145707, 0.8413447460685429)
 """Φ(−1) and Φ(1)."""
 
-_STEPS = 65
+_STEPS = 97
 """Steps of a ladder."""
 
 _FARTHEST = 8.0
@@ -39,7 +39,7 @@ _FARTHEST = 8.0
 _BEYOND = 2.5
 """Distance in probits of the first level of a ladder from the smallest level of the export."""
 
-_POINTS = 10
+_POINTS = 12
 """Steps of a ladder between which a probability is interpolated."""
 
 _BISECTIONS = 14
