@@ -22,6 +22,7 @@ from directgp.export.latents import Latent
 from directgp.export.program import Value, concatenate
 from directgp.export.tables import Axis, tabulate
 from directgp.likelihoods.base import Likelihood
+from directgp.numerics.roots import increasing_root
 from directgp.numerics.special import log_ndtr
 from directgp.predictive import predictive_quantiles
 from directgp.predictive.mixture import Component
@@ -47,6 +48,15 @@ _BISECTIONS = 14
 
 _SECANTS = 4
 """Steps of the Illinois method, in the bracket that is left."""
+
+_NOISE_STEP = 0.25
+"""Step in the log of the noise variance, at which a sum over equal steps is exact."""
+
+_NOISE_FARTHEST = 9.0
+"""Deviations of the log of the noise variance on either side."""
+
+_NOISE_LARGEST = 100.0
+"""Largest asinh of a quantile."""
 
 _BELOW = -1e300
 """Coordinate of y outside of the support of a member."""
@@ -233,7 +243,7 @@ class Ladders:
     def of(cls, members: Sequence[MemberProgram], levels: Sequence[float]) -> "Ladders":
         """Tabulate the ladders of all members."""
         shares, log_odds = _levels(levels)
-        made = [_ladder(member, shares) for member in members]
+        made = [_ladder(member, shares, log_odds) for member in members]
         coordinates, steps = zip(*made, strict=True)
         weights = np.array([member.weight for member in members])
         return cls(coordinates, concatenate(steps), log_odds, weights)
@@ -290,7 +300,9 @@ def _levels(levels: Sequence[float]) -> tuple[np.ndarray, np.ndarray]:
     return shares, log_lower - log_upper
 
 
-def _ladder(member: MemberProgram, shares: np.ndarray) -> tuple[Coordinate, Value]:
+def _ladder(
+    member: MemberProgram, shares: np.ndarray, log_odds: np.ndarray
+) -> tuple[Coordinate, Value]:
     """Return the coordinate of a member, and the coordinates of its quantiles."""
     family = member.family
     likelihood = family.likelihood
@@ -300,7 +312,7 @@ def _ladder(member: MemberProgram, shares: np.ndarray) -> tuple[Coordinate, Valu
 
     q, *others = member.latents
     if others:
-        return _changing_noise(family, q, others[0], quantiles)
+        return _changing_noise(family, q, others[0], log_odds)
     if likelihood.additive:
         return _additive(family, q, quantiles)
     return _general(family, q, quantiles)
@@ -325,19 +337,46 @@ def _additive(family: TargetFamily, q: Latent, quantiles: Evaluate) -> tuple[Coo
 
 
 def _changing_noise(
-    family: TargetFamily, q: Latent, log_noise: Latent, quantiles: Evaluate
+    family: TargetFamily, q: Latent, log_noise: Latent, log_odds: np.ndarray
 ) -> tuple[Coordinate, Value]:
     """Quantiles of N(f, e^g) in units of the deviation of y, as in `heads`."""
     total = q.variance + log_noise.mean.exp()
 
     def values(share: Any, spread: Any) -> Any:
-        mean = np.stack([np.zeros_like(share), np.log1p(-share)])
-        return np.arcsinh(family.evaluate(quantiles, mean, np.stack([share, spread**2])))
+        return _coordinates_of_mixed_noise(share, spread, log_odds)
 
     axes = Axis(0.0, 1.0), Axis(0.0, log_noise.largest_deviation)
     table = tabulate(values, axes, TOLERANCE)
     steps = table.evaluate(q.variance / total, log_noise.deviation)
     return Coordinate("asinh", family.in_units(q.mean), total.sqrt() * family.unit), steps
+
+
+def _coordinates_of_mixed_noise(
+    share: np.ndarray, spread: np.ndarray, log_odds: np.ndarray
+) -> np.ndarray:
+    """Return asinh of the quantiles of E[N(0, u + (1 − u)e^{sZ})] for u, s and standard normal Z.
+
+    The tail is a sum over equal steps in Z: E[Φ(−y/√(u + (1 − u)e^{sZ}))].
+    """
+    step = _NOISE_STEP / max(1.0, float(spread.max()))
+    z = torch.arange(-_NOISE_FARTHEST, _NOISE_FARTHEST + step, step, dtype=torch.float64)
+    log_weight = -0.5 * z * z - torch.logsumexp(-0.5 * z * z, 0)
+    u, s = torch.from_numpy(share), torch.from_numpy(spread)
+    deviation = (u[:, None] + (1 - u[:, None]) * (s[:, None] * z).exp()).sqrt()
+    # The tails are symmetric.
+    size, place = np.unique(np.abs(log_odds).round(12), return_inverse=True)
+    log_tail = -torch.nn.functional.softplus(torch.from_numpy(size))
+    number = len(share)
+
+    def excess(index: Tensor, a: Tensor) -> Tensor:
+        logs = log_ndtr(-a.sinh()[:, None] / deviation[index % number])
+        gap: Tensor = log_tail[index // number] - torch.logsumexp(log_weight + logs, 1)
+        return gap
+
+    start = torch.asinh(-torch.special.ndtri(log_tail.exp())).repeat_interleave(number)
+    roots = increasing_root(excess, start, torch.full_like(start, 0.1), _NOISE_LARGEST)
+    a = roots.reshape(len(size), number).numpy()
+    return np.sign(log_odds)[:, None] * a[place]
 
 
 def _general(family: TargetFamily, q: Latent, quantiles: Evaluate) -> tuple[Coordinate, Value]:
@@ -353,7 +392,7 @@ def _general(family: TargetFamily, q: Latent, quantiles: Evaluate) -> tuple[Coor
             return [target.log() - torch.log1p(-target) for target in y]
         return [target / abs(family.unit) for target in y]
 
-    grid = np.linspace(0.0, q.largest_deviation, 5)
+    grid = q.largest_deviation * np.linspace(1e-3, 1.0, 5)
     ends = [
         family.evaluate(values, np.full(5, mean), grid**2) - mean for mean in (q.lower, q.upper)
     ]
