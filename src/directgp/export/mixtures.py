@@ -5,6 +5,7 @@ distribution function Σ_k w_k P_k(Y ≤ y). Each member has a ladder: its quant
 a table. P_k(Y ≤ y) is interpolated between the steps of the ladder that are nearest to y.
 """
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import reduce
@@ -13,6 +14,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from scipy.special import erfcx
 from torch import Tensor
 
 from directgp.errors import UnsupportedError
@@ -20,9 +22,14 @@ from directgp.export.family import TOLERANCE, Outputs, TargetFamily, table_over_
 from directgp.export.heads import numbers, probabilities
 from directgp.export.latents import Latent
 from directgp.export.program import Value, concatenate
-from directgp.export.tables import Axis, tabulate
+from directgp.export.tables import (
+    Axis,
+    chebyshev,
+    chebyshev_nodes,
+    tabulate,
+    to_coefficients,
+)
 from directgp.likelihoods.base import Likelihood
-from directgp.numerics.roots import increasing_root
 from directgp.numerics.special import log_ndtr
 from directgp.predictive import predictive_quantiles
 from directgp.predictive.mixture import Component
@@ -34,11 +41,14 @@ _ONE_DEVIATION = (0.15865525393145707, 0.8413447460685429)
 _STEPS = 97
 """Steps of a ladder."""
 
-_FARTHEST = 8.0
-"""Probit of the last level of a ladder."""
+_FARTHEST = 5.6
+"""Probit of the last level of a ladder, at least; 1 − level is then known to 1e-8 of its value."""
 
-_BEYOND = 2.5
-"""Distance in probits of the first level of a ladder from the smallest level of the export."""
+_LARGEST = 8.0
+"""Probit of the largest level of a ladder."""
+
+_BEYOND = 3.0
+"""Distance in probits of the ends of a ladder from the outermost levels of the export, at least."""
 
 _POINTS = 12
 """Steps of a ladder between which a probability is interpolated."""
@@ -49,17 +59,23 @@ _BISECTIONS = 14
 _SECANTS = 4
 """Steps of the Illinois method, in the bracket that is left."""
 
-_NOISE_STEP = 0.25
-"""Step in the log of the noise variance, at which a sum over equal steps is exact."""
+_NOISE_STEP = 0.4
+"""Largest step in the log of the noise variance of a sum over equal steps, which errs by e⁻²⁴."""
 
-_NOISE_FARTHEST = 9.0
+_NOISE_FARTHEST = 6.5
 """Deviations of the log of the noise variance on either side."""
 
-_NOISE_LARGEST = 100.0
-"""Largest asinh of a quantile."""
+_POLYNOMIALS = 22
+"""Number of polynomials of the tail of a normal distribution."""
 
 _BELOW = -1e300
 """Coordinate of y outside of the support of a member."""
+
+
+Tail = Callable[[Value, np.ndarray], Value]
+"""Maps y and the sides to weighted probabilities, (n, L)."""
+
+Evaluate = Callable[[Likelihood, Marginals], Sequence[Tensor]]
 
 
 @dataclass(frozen=True)
@@ -109,6 +125,11 @@ def _average(values: Sequence[Value], members: Sequence[MemberProgram]) -> Value
 def _numbers(members: Sequence[MemberProgram]) -> Outputs:
     """Mean, deviation and quantiles of real numbers or counts."""
     wanted = members[0].family.levels
+    if wanted and members[0].family.likelihood.task == "count":
+        raise UnsupportedError(
+            "Quantiles of a mixture of counts are not exported. Export with levels=(), or fit with "
+            "combine='best'."
+        )
     components = [member.component() for member in members]
     has_mean = not any(bool(component.mean().isnan().any()) for component in components)
     has_variance = all(component.has_variance for component in components)
@@ -143,7 +164,9 @@ def _quantiles(
     own = [part["quantiles"] for part in parts]
     lower = reduce(Value.minimum, own)
     upper = reduce(Value.maximum, own)
-    ladders = Ladders.of(members, levels)
+    tables = [member for member in members if len(member.latents) == 1]
+    tails: list[Tail] = [Ladders.of(tables, levels).tail] if tables else []
+    tails += [ChangingNoise.of(member).tail for member in members if len(member.latents) > 1]
     level = np.array(levels)[None]
     above = level > 0.5
     tail = np.where(above, 1 - level, level)
@@ -151,7 +174,7 @@ def _quantiles(
 
     def excess(y: Value) -> Value:
         """The probability below y, or minus that above y, beyond the level."""
-        gap: Value = side * (ladders.tail(y, side) - tail)
+        gap: Value = side * (reduce(add, (part(y, side) for part in tails)) - tail)
         return gap
 
     for _ in range(_BISECTIONS):
@@ -243,7 +266,7 @@ class Ladders:
     def of(cls, members: Sequence[MemberProgram], levels: Sequence[float]) -> "Ladders":
         """Tabulate the ladders of all members."""
         shares, log_odds = _levels(levels)
-        made = [_ladder(member, shares, log_odds) for member in members]
+        made = [_ladder(member, shares) for member in members]
         coordinates, steps = zip(*made, strict=True)
         weights = np.array([member.weight for member in members])
         return cls(coordinates, concatenate(steps), log_odds, weights)
@@ -287,11 +310,65 @@ def interpolated(nodes: Value, values: Value) -> Value:
     return values
 
 
+# Gaussian noise whose variance depends on the inputs
+
+
+@dataclass(frozen=True)
+class ChangingNoise:
+    """N(f, e^g): P(Y ≤ y) = E[Φ((y − μ)/√(v + e^g))], a sum over equal steps in g."""
+
+    mean: Value
+    """Mean of y, of shape (n, 1)."""
+
+    deviations: Value
+    """Deviation of y for each g, of shape (n, 1, nodes)."""
+
+    weights: np.ndarray
+    """Weights of the nodes, times that of the member."""
+
+    @classmethod
+    def of(cls, member: MemberProgram) -> "ChangingNoise":
+        """Choose the nodes."""
+        q, log_noise = member.latents
+        family = member.family
+        step = _NOISE_STEP / max(1.0, log_noise.largest_deviation)
+        z = np.arange(-_NOISE_FARTHEST, _NOISE_FARTHEST + step, step)
+        weights = np.exp(-0.5 * z * z)
+        noise = (log_noise.mean + log_noise.deviation * z[None]).exp()
+        deviations = (q.variance + noise).sqrt() * abs(family.unit)
+        weights *= member.weight / weights.sum()
+        return cls(family.in_units(q.mean), deviations.reshape(-1, 1, len(z)), weights)
+
+    def tail(self, y: Value, side: np.ndarray) -> Value:
+        """Return the weighted probability below y where the side is 1, above y where it is −1."""
+        (_, width) = side.shape
+        distance = (side * (y - self.mean)).reshape(-1, width, 1) / self.deviations
+        return (normal_cdf(distance) * self.weights).sum(2).reshape(-1, width)
+
+
+def normal_cdf(x: Value) -> Value:
+    """Return Φ(x) with small relative error: Φ(−z) = t·exp(P(t) − z²/2), t = 1/(1 + z/√8)."""
+    size = x.maximum(-1.0 * x)
+    u = 2.0 / (1.0 + size / math.sqrt(8.0)) - 1.0
+    nodes = chebyshev_nodes(_POLYNOMIALS)
+    t = 0.5 * (nodes + 1)
+    z = math.sqrt(8.0) * (1 / t - 1)
+    values = np.log(0.5 * erfcx(z / math.sqrt(2.0)) / t)
+    coefficients = to_coefficients(_POLYNOMIALS) @ values
+    terms = zip(coefficients.tolist(), chebyshev(u, _POLYNOMIALS), strict=True)
+    power = reduce(add, (coefficient * term for coefficient, term in terms))
+    lower = 0.5 * (u + 1.0) * (power - 0.5 * size * size).exp()
+    return (x < 0.0).where(lower, 1.0 - lower)
+
+
 def _levels(levels: Sequence[float]) -> tuple[np.ndarray, np.ndarray]:
     """Return the levels of a ladder and their log odds."""
-    smallest = torch.tensor(min(levels), dtype=torch.float64)
-    lowest = min(-_FARTHEST, float(torch.special.ndtri(smallest)) - _BEYOND)
-    probits = torch.linspace(lowest, _FARTHEST, _STEPS, dtype=torch.float64)
+    outermost = torch.tensor([min(levels), max(levels)], dtype=torch.float64)
+    lowest, highest = torch.special.ndtri(outermost).tolist()
+    # A level above Φ(8) is rounded too much.
+    first = min(-_FARTHEST, lowest - _BEYOND)
+    last = min(max(_FARTHEST, highest + _BEYOND), _LARGEST)
+    probits = torch.linspace(first, last, _STEPS, dtype=torch.float64)
     shares = torch.special.ndtr(probits).numpy()
     # The log odds of the rounded level, whose distance from 1 is exact.
     upper = 1 - shares
@@ -300,9 +377,7 @@ def _levels(levels: Sequence[float]) -> tuple[np.ndarray, np.ndarray]:
     return shares, log_lower - log_upper
 
 
-def _ladder(
-    member: MemberProgram, shares: np.ndarray, log_odds: np.ndarray
-) -> tuple[Coordinate, Value]:
+def _ladder(member: MemberProgram, shares: np.ndarray) -> tuple[Coordinate, Value]:
     """Return the coordinate of a member, and the coordinates of its quantiles."""
     family = member.family
     likelihood = family.likelihood
@@ -310,23 +385,21 @@ def _ladder(
     def quantiles(likelihood: Likelihood, q: Marginals) -> Sequence[Tensor]:
         return list(predictive_quantiles(likelihood, q, shares.tolist()))
 
-    q, *others = member.latents
-    if others:
-        return _changing_noise(family, q, others[0], log_odds)
+    (q,) = member.latents
     if likelihood.additive:
         return _additive(family, q, quantiles)
     return _general(family, q, quantiles)
 
 
-Evaluate = Callable[[Likelihood, Marginals], Sequence[Tensor]]
-
-
 def _additive(family: TargetFamily, q: Latent, quantiles: Evaluate) -> tuple[Coordinate, Value]:
     """Quantiles around the mean of f depend on its deviation alone."""
     narrow = np.array([1e-3 * q.largest_deviation])
-    own = family.evaluate(quantiles, 0.0 * narrow, narrow**2)[:, 0]
+
+    def above(likelihood: Likelihood, q: Marginals) -> Sequence[Tensor]:
+        return list(predictive_quantiles(likelihood, q, _ONE_DEVIATION[1:]))
+
     # About a standard deviation of the noise.
-    scale = float(np.interp(1.0, np.linspace(-_FARTHEST, _FARTHEST, _STEPS), own))
+    scale = float(family.evaluate(above, 0.0 * narrow, narrow**2)[0, 0])
 
     def values(s: Any) -> Any:
         return np.arcsinh(family.evaluate(quantiles, np.zeros_like(s), s**2) / scale)
@@ -334,49 +407,6 @@ def _additive(family: TargetFamily, q: Latent, quantiles: Evaluate) -> tuple[Coo
     table = tabulate(values, [Axis(0.0, q.largest_deviation)], TOLERANCE)
     coordinate = Coordinate("asinh", family.in_units(q.mean), scale * family.unit)
     return coordinate, table.evaluate(q.deviation)
-
-
-def _changing_noise(
-    family: TargetFamily, q: Latent, log_noise: Latent, log_odds: np.ndarray
-) -> tuple[Coordinate, Value]:
-    """Quantiles of N(f, e^g) in units of the deviation of y, as in `heads`."""
-    total = q.variance + log_noise.mean.exp()
-
-    def values(share: Any, spread: Any) -> Any:
-        return _coordinates_of_mixed_noise(share, spread, log_odds)
-
-    axes = Axis(0.0, 1.0), Axis(0.0, log_noise.largest_deviation)
-    table = tabulate(values, axes, TOLERANCE)
-    steps = table.evaluate(q.variance / total, log_noise.deviation)
-    return Coordinate("asinh", family.in_units(q.mean), total.sqrt() * family.unit), steps
-
-
-def _coordinates_of_mixed_noise(
-    share: np.ndarray, spread: np.ndarray, log_odds: np.ndarray
-) -> np.ndarray:
-    """Return asinh of the quantiles of E[N(0, u + (1 − u)e^{sZ})] for u, s and standard normal Z.
-
-    The tail is a sum over equal steps in Z: E[Φ(−y/√(u + (1 − u)e^{sZ}))].
-    """
-    step = _NOISE_STEP / max(1.0, float(spread.max()))
-    z = torch.arange(-_NOISE_FARTHEST, _NOISE_FARTHEST + step, step, dtype=torch.float64)
-    log_weight = -0.5 * z * z - torch.logsumexp(-0.5 * z * z, 0)
-    u, s = torch.from_numpy(share), torch.from_numpy(spread)
-    deviation = (u[:, None] + (1 - u[:, None]) * (s[:, None] * z).exp()).sqrt()
-    # The tails are symmetric.
-    size, place = np.unique(np.abs(log_odds).round(12), return_inverse=True)
-    log_tail = -torch.nn.functional.softplus(torch.from_numpy(size))
-    number = len(share)
-
-    def excess(index: Tensor, a: Tensor) -> Tensor:
-        logs = log_ndtr(-a.sinh()[:, None] / deviation[index % number])
-        gap: Tensor = log_tail[index // number] - torch.logsumexp(log_weight + logs, 1)
-        return gap
-
-    start = torch.asinh(-torch.special.ndtri(log_tail.exp())).repeat_interleave(number)
-    roots = increasing_root(excess, start, torch.full_like(start, 0.1), _NOISE_LARGEST)
-    a = roots.reshape(len(size), number).numpy()
-    return np.sign(log_odds)[:, None] * a[place]
 
 
 def _general(family: TargetFamily, q: Latent, quantiles: Evaluate) -> tuple[Coordinate, Value]:
@@ -402,7 +432,7 @@ def _general(family: TargetFamily, q: Latent, quantiles: Evaluate) -> tuple[Coor
             f"Quantiles of a mixture with {name} are not exported, because several levels have the "
             "same quantile. Export with levels=(), or fit with combine='best'."
         )
-    if np.abs(ends[0] - ends[1]).max() <= TOLERANCE:
+    if np.abs(ends[0] - ends[1]).max() <= 10 * TOLERANCE:
         middle = 0.5 * (q.lower + q.upper)
 
         def shifted(s: Any) -> Any:
