@@ -1,7 +1,7 @@
 """Write the predictive distribution of a mixture as a program.
 
 Moments and probabilities are weighted means of those of the members. A quantile is a root of the
-distribution function Σ_k w_k P_k(Y ≤ y). Each member has a ladder: its quantiles at 65 levels, from
+distribution function Σ_k w_k P_k(Y ≤ y). Each member has a ladder: its quantiles at 97 levels, from
 a table. P_k(Y ≤ y) is interpolated between the steps of the ladder that are nearest to y.
 """
 
@@ -53,7 +53,7 @@ _BEYOND = 3.0
 _POINTS = 12
 """Steps of a ladder between which a probability is interpolated."""
 
-_BISECTIONS = 14
+_BISECTIONS = 20
 """Halvings of the bracket of a quantile."""
 
 _SECANTS = 4

@@ -33,6 +33,7 @@ from tests.reference import gaussian_process as reference
 LIGHT = {
     "objective": "elbo",
     "beta": 1.0,
+    "kernel": "rbf",
     "ard": False,
     "num_inducing": 8,
     "max_iter": 15,
