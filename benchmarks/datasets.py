@@ -88,8 +88,8 @@ def load(folder: Path, name: str) -> tuple[Array, Array]:
 
 
 def load_test_mask(folder: Path, name: str, split: int) -> NDArray[np.bool_]:
-    """Whether each row of uci/NAME is a test row of a public split: bit `split` of column test."""
-    bits = _arrays(folder, f"uci/{name}")["test"].astype(np.int64)
+    """Whether each row of NAME is a test row of a public split: bit `split` of column test."""
+    bits = _arrays(folder, name)["test"].astype(np.int64)
     mask: NDArray[np.bool_] = (bits >> split) & 1 == 1
     return mask
 

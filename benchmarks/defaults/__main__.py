@@ -24,7 +24,7 @@ import numpy as np
 from benchmarks.defaults.methods import METHODS, REPORTED, is_ours
 from benchmarks.defaults.report import write_tables
 from benchmarks.defaults.store import DEFAULT_PATH, Cell, Record, Store
-from benchmarks.defaults.tables import KINDS, table
+from benchmarks.defaults.tables import CLASSIC, KINDS, kind_of, table
 from directgp.errors import require
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -45,7 +45,7 @@ def cells(arguments: argparse.Namespace) -> list[Cell]:
         for split in arguments.splits
         for name in arguments.tables
         for method in arguments.methods
-        if KINDS[name] in METHODS[method].kinds
+        if kind_of(name) in METHODS[method].kinds
     ]
 
 
@@ -125,7 +125,8 @@ def parsed(given: list[str] | None = None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="benchmarks.defaults", description=__doc__)
     add: Any = parser.add_argument
     add("--data", type=Path, required=True, help="folder with the data sets, Parquet or .npz")
-    add("--tables", nargs="+", choices=KINDS, default=list(KINDS))
+    names = [*KINDS, *(f"classic/{name}" for name in CLASSIC)]
+    add("--tables", nargs="+", choices=names, default=list(KINDS))
     add("--methods", nargs="+", choices=METHODS, default=list(REPORTED))
     add("--splits", nargs="+", type=int, default=[0, 1, 2])
     add("--rows", nargs="+", type=_rows, default=[2000], help="maximum, or all")

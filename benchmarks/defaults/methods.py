@@ -23,12 +23,15 @@ class Method:
 
 METHODS = {
     "directgp": Method("directgp", _ALL),
+    "directgp without trees": Method("directgp", _ALL),
+    "directgp one GP": Method("directgp", _ALL),
     "directgp ELBO": Method("directgp", _ALL),
     "NGBoost": Method("ngboost", _ALL),
     "XGBDistribution": Method("xgboost-distribution", ("regression", "counts")),
     "XGBDistribution Poisson": Method("xgboost-distribution", ("counts",)),
     "CatBoost": Method("catboost", _ALL),
     "HistGradientBoosting": Method("scikit-learn", _ALL),
+    "scikit-learn stack": Method("scikit-learn", _NUMBERS),
     "MAPIE": Method("mapie", _NUMBERS),
     "GPyTorch SVGP": Method("gpytorch", _NOT_COUNTS),
     "GPyTorch PPGPR": Method("gpytorch", _NOT_COUNTS),
@@ -36,8 +39,11 @@ METHODS = {
     "linear": Method("scikit-learn", _ALL),
 }
 
+VARIANTS = ("directgp without trees", "directgp one GP", "directgp ELBO")
+"""Variants of ours; they are compared with the other libraries and not with the default."""
+
 REPORTED = tuple(name for name in METHODS if name != "directgp ELBO")
-"""Methods of the tables; a variant of ours would share ranks with the default."""
+"""Methods of the tables."""
 
 
 def is_ours(method: str) -> bool:

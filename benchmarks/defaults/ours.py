@@ -28,6 +28,8 @@ ESTIMATORS: dict[Kind, Any] = {
 
 SETTINGS: dict[str, dict[str, Any]] = {
     "directgp": {},
+    "directgp without trees": {"stack": None},
+    "directgp one GP": {"stack": None, "combine": "best"},
     "directgp ELBO": {"objective": "elbo", "beta": 1.0},
 }
 

@@ -11,7 +11,11 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import minimize_scalar
 from scipy.stats import nbinom, poisson
-from sklearn.ensemble import HistGradientBoostingClassifier, HistGradientBoostingRegressor
+from sklearn.ensemble import (
+    HistGradientBoostingClassifier,
+    HistGradientBoostingRegressor,
+    StackingRegressor,
+)
 from sklearn.gaussian_process import GaussianProcessClassifier, GaussianProcessRegressor
 from sklearn.gaussian_process.kernels import RBF, ConstantKernel, WhiteKernel
 from sklearn.linear_model import BayesianRidge, LogisticRegression, PoissonRegressor
@@ -164,6 +168,21 @@ def boosting(data: Table) -> Judge:
     return lambda: normal_scores(data, model.predict(data.X_test), std)
 
 
+def stack(data: Table) -> Judge:
+    """The trees of our stack as scikit-learn stacks them: a Bayesian ridge of their predictions.
+
+    The ridge has the standardised features, too. Its predictions for training are out-of-fold.
+    """
+    trees = HistGradientBoostingRegressor(
+        early_stopping=True, max_iter=500, min_samples_leaf=5, random_state=0
+    )
+    model = make_pipeline(
+        StandardScaler(),
+        StackingRegressor([("trees", trees)], BayesianRidge(), cv=5, passthrough=True),
+    ).fit(data.X, data.y)
+    return lambda: normal_scores(data, *model.predict(data.X_test, return_std=True))
+
+
 def linear(data: Table) -> Judge:
     """Bayesian ridge, logistic regression, or a Poisson GLM with a fitted dispersion."""
     if data.kind == "classification":
@@ -293,6 +312,7 @@ _FITS: dict[str, Callable[[Table], Judge]] = {
     "XGBDistribution Poisson": xgb_poisson,
     "CatBoost": catboost,
     "HistGradientBoosting": boosting,
+    "scikit-learn stack": stack,
     "MAPIE": mapie,
     "GPyTorch SVGP": svgp,
     "GPyTorch PPGPR": ppgpr,

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
-from benchmarks.defaults.methods import METHODS, REPORTED
+from benchmarks.defaults.methods import METHODS, REPORTED, VARIANTS
 from benchmarks.defaults.store import DEFAULT_PATH, Cell, Record, Store
 from benchmarks.defaults.tables import KINDS
 from benchmarks.peers.tables import markdown
@@ -69,9 +69,15 @@ def is_near(figures: dict[str, Splits], method: str, near: Callable[[float, floa
 
 def _pairs(figures: dict[str, Splits], method: str) -> Iterable[tuple[float, float]]:
     own = figures[method]
-    for other in figures.values():
-        if shared := own.keys() & other.keys():
+    for name, other in figures.items():
+        if name in _rivals(method) and (shared := own.keys() & other.keys()):
             yield _mean(own[split] for split in shared), _mean(other[split] for split in shared)
+
+
+def _rivals(method: str) -> set[str]:
+    """Return a method and those it is compared with."""
+    without = "directgp" if method in VARIANTS else ""
+    return {method, *REPORTED} - {*VARIANTS} - {without} | {method}
 
 
 def _mean(numbers: Iterable[float]) -> float:

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple, final
+from typing import Literal, NamedTuple, final
 
 import numpy as np
 import torch
@@ -12,15 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from directgp.likelihoods.base import Likelihood
-from directgp.likelihoods.capabilities import Classes
-from directgp.predictive import (
-    predictive_cdf,
-    predictive_crps,
-    predictive_interval,
-    predictive_log_density,
-    predictive_mean,
-)
-from directgp.predictive.moments import class_log_probabilities
+from directgp.predictive.mixture import PredictiveMixture
 from directgp.shapes import Marginals, Row
 
 __all__ = [
@@ -40,6 +32,7 @@ __all__ = [
     "Reliability",
     "Score",
     "judge",
+    "judge_mixture",
     "one_against_rest",
     "reliability",
 ]
@@ -234,18 +227,29 @@ def judge(
     offset: float = 0.0,
     scale: float = 1.0,
 ) -> Judged:
-    """Score predictions of y, whose units are ``offset + scale·y``."""
-    predict = _of_classes if isinstance(likelihood, Classes) else _of_numbers
-    mean, lower, upper, below, up_to, chances = predict(likelihood, y, marginals)
+    """Score predictions of y, whose units are ``offset + scale·y``, in float64."""
+    wide = Marginals(marginals.mean.double(), marginals.variance.double())
+    return judge_mixture(PredictiveMixture.of([1.0], [likelihood], [wide]), y, offset, scale)
+
+
+@torch.no_grad()
+def judge_mixture(
+    mixture: PredictiveMixture, y: Row, offset: float = 0.0, scale: float = 1.0
+) -> Judged:
+    """Score predictions of y by a mixture of models, in the units of `judge`."""
+    y = y.double()
+    task = mixture.task
+    predict = _of_classes if task == "classification" else _of_numbers
+    mean, lower, upper, below, up_to, chances = predict(mixture, y)
     every: dict[str, Callable[[], Row]] = {
-        "nll": lambda: math.log(scale) - predictive_log_density(likelihood, y, marginals),
+        "nll": lambda: math.log(scale) - mixture.log_density(y),
         "mse": lambda: (scale * (mean - y)).square(),
         "error": lambda: _wrong(y, mean, chances).to(mean),
         "mre": lambda: (mean - y).abs() / y.clamp(min=1),
-        "crps": lambda: scale * predictive_crps(likelihood, y, marginals),
+        "crps": lambda: scale * mixture.crps(y),
         "brier": lambda: _squares(y, mean, chances),
         "coverage": lambda: (
-            central_share(below, up_to).to(mean)
+            central_share(below, up_to)
             if task == "count"
             else ((lower <= y) & (y <= upper)).to(mean)
         ),
@@ -278,20 +282,16 @@ class _Predicted(NamedTuple):
     chances: Chances | None = None
 
 
-def _of_numbers(likelihood: Likelihood, y: Row, marginals: Marginals) -> _Predicted:
-    # In float64: float32 has none of the odd counts beyond 2²⁴, and few digits of a difference.
-    wide = Marginals(marginals.mean.double(), marginals.variance.double())
-    up_to = predictive_cdf(likelihood, y.double(), wide)
-    steps = likelihood.task != "regression"
-    below = predictive_cdf(likelihood, y.double() - 1, wide) if steps else up_to
-    ends = predictive_interval(likelihood, marginals, COVERAGE)
-    return _Predicted(predictive_mean(likelihood, marginals), *ends, below, up_to)
+def _of_numbers(mixture: PredictiveMixture, y: Row) -> _Predicted:
+    up_to = mixture.cdf(y)
+    below = up_to if mixture.task == "regression" else mixture.cdf(y - 1)
+    return _Predicted(mixture.point_prediction(), *mixture.interval(COVERAGE), below, up_to)
 
 
-def _of_classes(likelihood: Any, y: Row, marginals: Marginals) -> _Predicted:
+def _of_classes(mixture: PredictiveMixture, y: Row) -> _Predicted:
     """Return the distribution of the class number, from the probabilities of the classes."""
-    chances = class_log_probabilities(likelihood, marginals).exp().mT.contiguous()
-    last = likelihood.num_classes - 1
+    chances = mixture.label_log_probabilities().exp().mT.contiguous()
+    last = chances.shape[1] - 1
     mean = chances @ torch.arange(last + 1).to(chances)
     total = chances.cumsum(1)
     place = y.long()[:, None]

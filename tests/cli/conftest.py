@@ -14,6 +14,8 @@ from tests.cli.running import (
     write_parquet,
 )
 
+ROWS = ("--exposure", "hours", "--weights", "w")
+
 
 @pytest.fixture(scope="session")
 def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
@@ -23,12 +25,12 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
     cls = write_parquet(class_table(), folder / "cls.parquet")
     cnt = write_parquet(count_table(), folder / "cnt.parquet")
     fits = (
-        (reg, "--target", "y", "--drop", "code", "--out", folder / "reg"),
-        (cls, "--target", "label", "--out", folder / "cls"),
-        (cnt, "--target", "k", "--exposure", "hours", "--weights", "w", "--out", folder / "cnt"),
+        ("gaussian", reg, "--target", "y", "--drop", "code", "--out", folder / "reg"),
+        ("probit", cls, "--target", "label", "--out", folder / "cls"),
+        ("poisson", cnt, "--target", "k", *ROWS, "--out", folder / "cnt"),
     )
-    for words in fits:
-        answer = run("fit", *words, *QUICK, "--quiet")
+    for likelihood, *words in fits:
+        answer = run("fit", *words, "--likelihood", likelihood, *QUICK, "--quiet")
         assert (answer.code, answer.out, answer.err) == (0, "", ""), answer.err
     return folder
 

@@ -17,7 +17,14 @@ from directgp.cli.main import app
 from directgp.io import read_file, write_file
 from directgp.persistence import MODEL
 
-QUICK = ("--beta", "1", "--hyperparameters", "joint", "--max-iter", "3", "--inducing", "5")
+QUICK = (
+    *("--beta", "1", "--hyperparameters", "joint", "--max-iter", "3", "--inducing", "5"),
+    *("--kernel", "rbf", "--ard"),
+)
+"""Options of a short fit; with a likelihood there is one candidate."""
+
+NUMBERS = (*QUICK, "--likelihood", "gaussian")
+"""Options of a fit with one candidate."""
 
 
 @dataclass(frozen=True)

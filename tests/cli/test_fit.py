@@ -10,6 +10,7 @@ import subprocess
 import sys
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -20,6 +21,7 @@ from directgp import SparseGPCountRegressor, SparseGPRegressor, load
 from directgp.cli.model_folder import load_folder
 from directgp.errors import NumericalError
 from tests.cli.running import (
+    NUMBERS,
     QUICK,
     as_two_files,
     count_table,
@@ -28,6 +30,19 @@ from tests.cli.running import (
     run,
     write_csv,
 )
+
+POISSON = (*QUICK, "--likelihood", "poisson")
+
+SETTINGS: dict[str, Any] = {
+    "beta": 1.0,
+    "hyperparameters": "joint",
+    "max_iter": 3,
+    "num_inducing": 5,
+    "kernel": "rbf",
+    "ard": True,
+    "random_state": 0,
+}
+"""Those of `QUICK`."""
 
 
 @pytest.mark.slow
@@ -38,8 +53,7 @@ def test_the_model_is_that_of_the_estimator(trained: Path) -> None:
     X = np.column_stack(
         [table.column("x").to_numpy(), *(kind == level for level in sorted(others))]
     )
-    settings = {"beta": 1.0, "hyperparameters": "joint", "max_iter": 3, "num_inducing": 5}
-    own = SparseGPRegressor(**settings, random_state=0)
+    own = SparseGPRegressor(**SETTINGS, likelihood="gaussian")
     with pytest.warns(UserWarning, match="not converged"):
         own.fit(X, table.column("y").to_numpy())
     found = load(trained / "reg" / "model.safetensors")
@@ -52,9 +66,7 @@ def test_the_model_is_that_of_the_estimator(trained: Path) -> None:
 @pytest.mark.filterwarnings("ignore:.*not converged")
 def test_exposure_and_weights_reach_the_estimator(trained: Path) -> None:
     table = count_table()
-    own = SparseGPCountRegressor(
-        beta=1.0, hyperparameters="joint", max_iter=3, num_inducing=5, random_state=0
-    )
+    own = SparseGPCountRegressor(**SETTINGS, likelihood="poisson")
     X, (k, hours, w) = matrix(table, "x"), matrix(table, "k", "hours", "w").T
     own.fit(X, k, sample_weight=w, exposure=hours)
     found = load(trained / "cnt" / "model.safetensors")
@@ -71,7 +83,7 @@ def test_rows_stay_beside_their_exposures_when_some_are_left_out(here: Path) -> 
         }
     )
     left = table.take(pa.array([i for i in range(40) if i not in (3, 5, 7, 8, 20)]))
-    options = ("--target", "k", "--exposure", "hours", "--weights", "w", *QUICK, "--quiet")
+    options = ("--target", "k", "--exposure", "hours", "--weights", "w", *POISSON, "--quiet")
     write_csv(holed, here / "holed.csv")
     write_csv(left, here / "left.csv")
     assert run("fit", "holed.csv", *options, "--drop-missing", "--out", "one").code == 0
@@ -118,14 +130,14 @@ def test_rows_that_are_too_long_are_counted(
     lines[4] += ",1"
     lines[20] = cells
     Path("long.csv").write_text("\n".join(["x,y,w", *lines]))
-    words = ("fit", "long.csv", "--target", "y", "--missing", "drop", *QUICK, "--out", "m")
+    words = ("fit", "long.csv", "--target", "y", "--missing", "drop", *NUMBERS, "--out", "m")
     answer = run(*words, *options)
     assert message in answer.err
 
 
 def test_what_it_says(here: Path) -> None:
     write_csv(regression_table(), here / "reg.csv")
-    answer = run("fit", "reg.csv", "--target", "y", "--drop", "code", "--out", "my model", *QUICK)
+    answer = run("fit", "reg.csv", "--target", "y", "--drop", "code", "--out", "my model", *NUMBERS)
     assert answer.code == 0
     assert "'y' suggests the task regression: it has numbers with fractions." in answer.err
     assert "Column 'kind' is encoded as 2 columns of 0 and 1" in answer.err
@@ -142,25 +154,50 @@ def test_what_it_says(here: Path) -> None:
     ]
 
 
-def test_a_choice_is_told_with_its_validation_loss(here: Path) -> None:
+CHOICE = ("--target", "y", "--drop", "code", *QUICK)
+
+
+def test_a_mixture_is_told_with_its_members_and_its_validation_loss(here: Path) -> None:
     write_csv(regression_table(), here / "reg.csv")
-    options = ("--drop", "code", "--beta", "1", "--max-iter", "2", "--inducing", "4")
-    answer = run("fit", "reg.csv", "--target", "y", *options, "--out", "model", "--json")
+    answer = run("fit", "reg.csv", *CHOICE, "--out", "model", "--json")
+    facts = json.loads(answer.out)
+    model = load(here / "model" / "model.safetensors")
+    mean, error = model.beta_path_.validated
+    assert facts["validation"] == {"loss": "log_loss", "mean": mean, "error": error}
+    assert [member["weight"] for member in facts["members"]] == model.weights_.tolist()
+    assert [member["label"] for member in facts["members"]] == [m.label for m in model.members_]
+    assert len(facts["members"]) > 1 and mean == model.beta_path_.mixture_loss
+    inspected = json.loads(run("inspect", "model", "--json").out)["fit"]
+    assert [each["weight"] for each in inspected["members"]] == model.weights_.tolist()
+    assert "Members\n      weight   validation loss   model\n" in run("inspect", "model").out
+
+
+def test_the_best_candidate_alone(here: Path) -> None:
+    write_csv(regression_table(), here / "reg.csv")
+    answer = run("fit", "reg.csv", *CHOICE, "--combine", "best", "--out", "model", "--json")
     facts = json.loads(answer.out)
     path = load(here / "model" / "model.safetensors").beta_path_
-    point = path.points[path.chosen]
-    assert facts["validation"] == {
-        "loss": "log_loss",
-        "mean": point.validation_loss,
-        "error": point.validation_error,
-    }
-    assert facts["hyperparameters"] == point.hyperparameters
+    (member,) = facts["members"]
+    assert member["weight"] == 1.0
+    assert facts["validation"]["mean"] == min(point.validation_loss for point in path.points)
+
+
+def test_trees_are_features_on_request(here: Path) -> None:
+    write_csv(regression_table(), here / "reg.csv")
+    words = ("fit", "reg.csv", "--target", "y", "--drop", "code", *NUMBERS)
+    answer = run(*words, "--stack", "trees", "--out", "model", "--json")
+    assert [member["stacked"] for member in json.loads(answer.out)["members"]] == [True]
+    assert "the out-of-fold predictions of trees are a feature, too" in run("inspect", "model").out
+    predicted = run("predict", "model", "reg.csv", "--out", "own.csv", "--quiet")
+    assert predicted.code == 0
+    plain = run(*words, "--stack", "none", "--out", "plain", "--json")
+    assert [member["stacked"] for member in json.loads(plain.out)["members"]] == [False]
 
 
 def test_json_is_one_document_and_nothing_else(here: Path) -> None:
     write_csv(regression_table(), here / "reg.csv")
     answer = run(
-        "fit", "reg.csv", "--target", "y", "--drop", "code", "--out", "m", *QUICK, "--json"
+        "fit", "reg.csv", "--target", "y", "--drop", "code", "--out", "m", *NUMBERS, "--json"
     )
     facts = json.loads(answer.out)
     assert answer.err == ""
@@ -177,7 +214,7 @@ def test_json_is_one_document_and_nothing_else(here: Path) -> None:
 @pytest.mark.slow
 def test_seeds_decide(here: Path) -> None:
     write_csv(regression_table(), here / "reg.csv")
-    options = ("--target", "y", "--drop", "code", *QUICK, "--quiet")
+    options = ("--target", "y", "--drop", "code", *NUMBERS, "--quiet")
     for seed, out in ((1, "one"), (1, "again"), (2, "two")):
         assert run("fit", "reg.csv", *options, "--seed", seed, "--out", out).code == 0
     Z = [load(here / out / "model.safetensors").posterior_.Z for out in ("one", "again", "two")]
@@ -187,7 +224,7 @@ def test_seeds_decide(here: Path) -> None:
 def test_a_model_is_replaced_by_force_alone(trained: Path, here: Path) -> None:
     write_csv(regression_table(), here / "reg.csv")
     shutil.copytree(trained / "reg", here / "m")
-    options = ("fit", "reg.csv", "--target", "y", "--drop", "code", *QUICK, "--out", "m")
+    options = ("fit", "reg.csv", "--target", "y", "--drop", "code", *NUMBERS, "--out", "m")
     before = (here / "m" / "model.safetensors").read_bytes()
     answer = run(*options, "--seed", "3")
     assert (answer.code, answer.out) == (1, "")
@@ -207,7 +244,7 @@ def test_a_fit_that_fails_leaves_everything_as_it_was(
 ) -> None:
     write_csv(regression_table(), here / "reg.csv")
     shutil.copytree(trained / "reg", here / "m")
-    options = ("fit", "reg.csv", "--target", "y", "--drop", "code", *QUICK, "--out")
+    options = ("fit", "reg.csv", "--target", "y", "--drop", "code", *NUMBERS, "--out")
     before = {file.name: file.read_bytes() for file in (here / "m").iterdir()}
 
     def failing(*_: object) -> None:
@@ -228,7 +265,7 @@ def test_a_model_of_an_earlier_version_is_replaced_by_one_file(trained: Path, he
     shutil.copytree(trained / "reg", here / "m")
     as_two_files(here / "m", rows=77)
     assert load_folder(here / "m", "cpu")[1].rows == 77
-    options = ("fit", "reg.csv", "--target", "y", "--drop", "code", *QUICK, "--out", "m")
+    options = ("fit", "reg.csv", "--target", "y", "--drop", "code", *NUMBERS, "--out", "m")
     beside = (here / "m" / "table.json").read_bytes()
     assert run(*options, "--force").code == 0
     assert [each.name for each in (here / "m").iterdir()] == ["model.safetensors"]
@@ -240,7 +277,7 @@ def test_a_model_of_an_earlier_version_is_replaced_by_one_file(trained: Path, he
 @pytest.mark.slow
 def test_drafts_of_a_killed_fit_are_neither_a_model_nor_in_the_way(here: Path) -> None:
     write_csv(regression_table(), here / "reg.csv")
-    options = ("fit", "reg.csv", "--target", "y", "--drop", "code", *QUICK, "--out", "m")
+    options = ("fit", "reg.csv", "--target", "y", "--drop", "code", *NUMBERS, "--out", "m")
     old, new = (here / "m" / f".model.safetensors.{16 * each}.tmp" for each in "ab")
     old.parent.mkdir()
     old.write_bytes(b"half a mo")
@@ -264,7 +301,7 @@ def test_an_interrupt_before_the_first_step_leaves_no_model(
 
     write_csv(regression_table(), here / "reg.csv")
     monkeypatch.setattr(before, interrupted)
-    answer = run("fit", "reg.csv", "--target", "y", "--drop", "code", *QUICK, "--out", "m")
+    answer = run("fit", "reg.csv", "--target", "y", "--drop", "code", *NUMBERS, "--out", "m")
     assert (answer.code, answer.out) == (130, "")
     said = "Interrupted before a model was trained; nothing is written."
     assert answer.err.splitlines()[-1] == said
@@ -322,7 +359,7 @@ def test_the_answer_of_an_interrupted_fit_is_json(
 
     write_csv(regression_table(), here / "reg.csv")
     monkeypatch.setattr("directgp.training.run.RelativeDecrease.__call__", after_two)
-    options = ("--target", "y", "--drop", "code", *QUICK, "--out", "m", "--json")
+    options = ("--target", "y", "--drop", "code", *NUMBERS, "--out", "m", "--json")
     answer = run("fit", "reg.csv", *options)
     assert answer.code == 130 and answer.err == ""
     facts = json.loads(answer.out)
@@ -331,7 +368,7 @@ def test_the_answer_of_an_interrupted_fit_is_json(
 
 
 def test_embedded_sets_know_their_target(here: Path) -> None:
-    answer = run("fit", "diabetes", "--out", "m", *QUICK, "--json")
+    answer = run("fit", "diabetes", "--out", "m", *NUMBERS, "--json")
     facts = json.loads(answer.out)
     assert (facts["target"], facts["rows"], facts["source"]) == (
         "progression",

@@ -355,7 +355,8 @@ def test_gaps_in_exposures_are_refused_with_their_number(here: Path) -> None:
     assert answer.err == (
         "Error: Values are missing in 'hours' (2), of 40 rows: use --missing drop.\nThis works:\n"
         "directgp fit gaps.csv --target k --exposure hours --beta 1 \\\n"
-        "  --hyperparameters joint --max-iter 3 --inducing 5 --out m --missing drop\n"
+        "  --hyperparameters joint --max-iter 3 --inducing 5 --kernel rbf --ard --out m \\\n"
+        "  --missing drop\n"
     )
 
 

@@ -379,7 +379,7 @@ def _refuse_to_train(monkeypatch: pytest.MonkeyPatch) -> None:
         raise AssertionError("It was trained.")
 
     monkeypatch.setattr(fitting, "train", train)
-    monkeypatch.setattr(fitting, "Search", train)
+    monkeypatch.setattr(fitting, "Race", train)
 
 
 @pytest.mark.parametrize(

@@ -213,7 +213,7 @@ def test_heavier_tails_have_to_be_asked_for(hyperparameters: str) -> None:
 
 
 def test_a_time_budget_leaves_a_model_and_says_what_was_not_tried() -> None:
-    with pytest.warns(DirectGPWarning, match="The time budget ended the search.*Not tried: "):
+    with pytest.warns(DirectGPWarning, match="The time budget ended the race.*Not tried: "):
         model = SparseGPRegressor(time_budget=1e-3, random_state=0).fit(X, Y)
     assert np.isfinite(model.predict(X)).all()
 

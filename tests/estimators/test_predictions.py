@@ -362,8 +362,9 @@ def test_nan_is_an_error_with_its_row(monkeypatch: pytest.MonkeyPatch) -> None:
         return found
 
     X = np.linspace(0, 1, 8)[:, None]
-    model = SparseGPRegressor(beta=1.0, kernel="rbf", num_inducing=3, max_iter=1)
+    settings = {"beta": 1.0, "kernel": "rbf", "num_inducing": 3, "max_iter": 1}
+    model = SparseGPRegressor(**settings, combine="best", stack=None)
     model.fit(X, X[:, 0])
-    monkeypatch.setattr("directgp.estimators.predictions.predictive_quantiles", undefined)
+    monkeypatch.setattr("directgp.predictive.mixture.predictive_quantiles", undefined)
     with pytest.raises(NumericalError, match="predict_quantiles is not defined for row 3 of X"):
         model.predict_quantiles(X, [0.1, 0.5])

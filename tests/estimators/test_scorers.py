@@ -65,7 +65,7 @@ def test_coverage_is_compared_with_nine_tenths() -> None:
 def test_counts_at_an_end_are_covered_in_part() -> None:
     light = {key: value for key, value in LIGHT.items() if key != "likelihood"}
     counts, hours = np.random.default_rng(1).poisson(1.0, 60), np.full(60, 2.0)
-    model = SparseGPCountRegressor(**light).fit(X, counts, exposure=hours)
+    model = SparseGPCountRegressor(**light, combine="best").fit(X, counts, exposure=hours)
     marginals = model.posterior_.predict(torch.as_tensor(model.scalings_.inputs.forward(X)))
     likelihood = model.likelihood_.with_row_values(torch.as_tensor(hours))
     up_to, below = (

@@ -12,7 +12,7 @@ from gpytorch.kernels import PeriodicKernel, RBFKernel, ScaleKernel
 
 from directgp import SparseGPClassifier, SparseGPCountRegressor, SparseGPRegressor
 from directgp.errors import DirectGPError, DirectGPWarning, InvalidInputError, UnsupportedError
-from directgp.estimators.fitting import Fit
+from directgp.estimators.fitting import Continuation, Fit
 from directgp.estimators.settings import FitSettings, plain_parameters
 from directgp.estimators.starting_models import check_kernel
 from directgp.likelihoods import Gaussian, Likelihood, Logistic, NegativeBinomial, StudentT
@@ -263,7 +263,8 @@ def start(monkeypatch: pytest.MonkeyPatch, **settings: Any) -> Any:
     train = Fit.train
 
     def watched(fit: Fit, given: Any) -> Any:
-        seen.append((copy.deepcopy(fit.models[0][0]), fit.table.scalings))
+        candidate = fit.models.choices(["joint"], [1.0]).first()
+        seen.append((copy.deepcopy(fit.models.model(candidate)), fit.table.scalings))
         return train(fit, given)
 
     with monkeypatch.context() as patch:
@@ -282,15 +283,15 @@ def test_a_warm_start_has_the_stopping_rule_for_its_number_of_inducing_inputs(
     settings = {**QUICK, "num_inducing": "auto", "objective": "elbo", "warm_start": True}
     model = SparseGPRegressor(likelihood="gaussian", **settings).fit(inputs, targets)
     assert model.posterior_.num_inducing == 100
-    fits: list[Fit] = []
-    train = Fit.train
+    fits: list[Continuation] = []
+    train = Continuation.train
 
-    def watched(fit: Fit, examples: Any) -> Any:
+    def watched(fit: Continuation, examples: Any) -> Any:
         fits.append(fit)
         return train(fit, examples)
 
     monkeypatch.setattr("directgp.training.run._FULL_BATCH_ENTRIES", 200 * 75)
-    monkeypatch.setattr(Fit, "train", watched)
+    monkeypatch.setattr(Continuation, "train", watched)
     model.fit(inputs[:200], targets[:200])
     assert fits[0].recipe.chosen_optimizer(200, 100) == "adam"
     assert fits[0].recipe.stopping is None
@@ -338,6 +339,7 @@ def test_beta_weighs_the_kl_term() -> None:
 def test_given_validation_rows_decide() -> None:
     """Rows with far more noise than the others: a model that is told of them is more careful."""
     settings = {**QUICK, "beta": "auto", "hyperparameters": "auto", "likelihood": "gaussian"}
+    settings |= {"combine": "best", "stack": None}
     random = np.random.default_rng(0)
     noisy = (X, Y + 10 * random.normal(size=len(Y)))
     own = SparseGPRegressor(**settings).fit(X, Y, validation_data=noisy)

@@ -53,7 +53,7 @@ def _hundredths(y: Any) -> Any:
 
 def _light(estimator: Callable[..., BaseEstimator], **settings: Any) -> BaseEstimator:
     """One short run with nothing to choose: the checks fit a hundred times."""
-    few = {"num_inducing": 3, "max_iter": 2}
+    few = {"kernel": "matern52", "num_inducing": 3, "max_iter": 2}
     return estimator(objective="elbo", beta=1.0, ard=False, **{**few, **settings})
 
 

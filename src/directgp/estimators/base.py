@@ -70,6 +70,10 @@ class SparseGPEstimator(PredictingEstimator):
         deviation of the feature (per unit of X with ``standardize=False``); 0 for a constant
         column. It does not say how strong an effect is: a linear effect has a long lengthscale,
         however strong it is. See `feature_relevance` for what predictions lose.
+
+        Members with such lengthscales count by their weights. The share of a column of the stack
+        is given to the features by which its trees split, as often as they do; that of a model
+        other than the boosted trees is left out.
         """
         check_is_fitted(self)
         shares = Explained.of(self).relevance()
@@ -95,7 +99,8 @@ class SparseGPEstimator(PredictingEstimator):
         more classes have a line for the probability of each, of at most eight classes. The band is
         the central interval, at each value, of the posterior of this average: how well the model
         knows it, not how rows differ. After training for the log loss the posterior may describe a
-        part of the noise, too.
+        part of the noise, too. Both are of the mixture, with predictions of the stack along each
+        feature.
 
         Parameters
         ----------

@@ -55,7 +55,7 @@ default="auto"
         Scale the features to mean 0 and standard deviation 1.
     beta, hyperparameters, kernel, ard, num_inducing, inducing, rule, num_samples, optimizer, \
 batch_size, max_iter, tol, validation_fraction, dtype, device, random_state, verbose, warm_start, \
-effort, time_budget, n_jobs, missing
+effort, time_budget, n_jobs, missing, combine, stack
         As in `SparseGPRegressor`.
 
     Attributes
@@ -64,7 +64,7 @@ effort, time_budget, n_jobs, missing
         The classes, sorted.
     threshold_ : float
         Of two classes, `predict` returns the second if its probability exceeds this.
-    posterior_, likelihood_, scalings_, beta_, hyperparameters_, beta_path_, training_result_, \
+    members_, weights_, stack_, posterior_, likelihood_, scalings_, beta_, hyperparameters_, beta_path_, training_result_, \
 n_iter_, findings_, feature_importances_, n_features_in_, feature_names_in_
         As in `SparseGPRegressor`.
 

@@ -47,21 +47,20 @@ class SparseGPCountRegressor(RegressorMixin, SparseGPEstimator):
     likelihood : str or Likelihood, default="auto"
         "poisson", "poisson_softplus", "negative_binomial" (for overdispersed counts), "com_poisson"
         (for underdispersed ones), "zero_inflated_poisson", "zero_inflated_negative_binomial" or
-        "binomial" (needs trials). "auto" compares "poisson", "negative_binomial" and "com_poisson"
-        by evidence, and the zero-inflated ones if there are many zeros; with trials it is
-        "binomial".
+        "binomial" (needs trials). "auto" races "poisson", "negative_binomial" and "com_poisson",
+        and the zero-inflated ones if there are many zeros; with trials it is "binomial".
     mean : {"auto", "zero", "constant"}, default="auto"
         Prior mean of f; "auto" is a constant.
     standardize : bool, default=True
         Scale the features to mean 0 and standard deviation 1.
     beta, hyperparameters, kernel, ard, num_inducing, inducing, rule, num_samples, optimizer, \
 batch_size, max_iter, tol, validation_fraction, dtype, device, random_state, verbose, warm_start, \
-effort, time_budget, n_jobs, missing
+effort, time_budget, n_jobs, missing, combine, stack
         As in `SparseGPRegressor`.
 
     Attributes
     ----------
-    posterior_, likelihood_, scalings_, beta_, hyperparameters_, beta_path_, training_result_, \
+    members_, weights_, stack_, posterior_, likelihood_, scalings_, beta_, hyperparameters_, beta_path_, training_result_, \
 n_iter_, findings_, feature_importances_, n_features_in_, feature_names_in_
         As in `SparseGPRegressor`.
 
@@ -222,7 +221,7 @@ n_iter_, findings_, feature_importances_, n_features_in_, feature_names_in_
         exposure: ArrayLike | None = None,
         trials: ArrayLike | None = None,
     ) -> NDArray[np.float64]:
-        """Return joint samples of y, shape (n, n_samples); needs memory for an n × n matrix."""
+        """Return joint samples of y, as `SparseGPRegressor.sample_y`."""
         constants = row_values(self._who("sample_y"), exposure=exposure, trials=trials)
         return self._sample(X, n_samples, random_state, constants)
 

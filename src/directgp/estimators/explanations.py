@@ -94,7 +94,7 @@ def split_shares(stack: Stack | None) -> Columns:
 
 
 class Explained(NamedTuple):
-    """A trained model and the scalings of its data; the methods take inputs in user units."""
+    """A trained model; the methods take inputs in user units."""
 
     model: PredictingEstimator
     """The fitted estimator of one output."""
@@ -108,11 +108,6 @@ class Explained(NamedTuple):
     def scalings(self) -> Scalings:
         """Scalings of inputs and targets."""
         return self.model.scalings_
-
-    @property
-    def likelihood(self) -> Likelihood:
-        """p(y given f) of the heaviest member."""
-        return self.model.likelihood_
 
     def relevance(self) -> Array | None:
         """Return the shares of `feature_importances_`; None without ARD lengthscales.
@@ -144,7 +139,8 @@ class Explained(NamedTuple):
     @property
     def many_classes(self) -> bool:
         """Whether y is one of three or more classes, each with a curve of its own."""
-        return isinstance(self.likelihood, Classes) and self.likelihood.num_classes > 2
+        likelihood = self.model.likelihood_
+        return isinstance(likelihood, Classes) and likelihood.num_classes > 2
 
     def mixture(self, X: Columns) -> PredictiveMixture:
         """Return the distribution of the scaled targets."""

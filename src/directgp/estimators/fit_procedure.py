@@ -189,9 +189,9 @@ class TrainableEstimator(BaseEstimator, ABC):
     ) -> None:
         """Validate the arguments, train, set the fitted attributes, and warn.
 
-        With `betas`, in falling order, one model is trained along these β while its objective
-        falls, in place of the search; comparisons of objectives use this. The monitors are called
-        after every step.
+        With `betas`, in falling order, a warm start trains its one member along these β while the
+        loss of the validation examples falls; comparisons of objectives use this. The monitors are
+        called after every step.
         """
         started = time.perf_counter()
         who = self._who("fit")
@@ -218,7 +218,7 @@ class TrainableEstimator(BaseEstimator, ABC):
         unit = abs(float(table.scalings.targets.scale[0]))
         loss = fit.recipe.point_loss().validation_loss()
         self.beta_path_ = None if fitted.path is None else fitted.path.in_units(unit, loss)
-        self._set_fitted(fitted, stacking)
+        self._set_fitted(fitted.with_losses(self.beta_path_), stacking)
         self.beta_ = result.beta
         self.hyperparameters_ = result.hyperparameters
         self.num_rows_ = table.num_rows
@@ -347,7 +347,9 @@ class TrainableEstimator(BaseEstimator, ABC):
             device=device,
         )
         seed = settings.new_seed()
-        stacked = True in settings.stacks(len(table.X))
+        # A single class has nothing to learn.
+        varied = regression or bool(table.y.min() < table.y.max())
+        stacked = varied and True in settings.stacks(len(table.X))
         stacking = Stacking.fitted(settings, table, seed) if stacked else Stacking(None, table)
         table = stacking.table
         num_inducing = settings.inducing_number(len(table.X))

@@ -18,13 +18,13 @@ from directgp.log_expectations.api import check_own
 from directgp.race.candidates import Candidate, Choices
 from directgp.race.coverage import Coverage, Predicted
 from directgp.race.entrants import Entrant, Trainers
-from directgp.race.final import on_all
-from directgp.race.race import EFFORTS, Combine, Race, weights_of
+from directgp.race.final import ended, on_all, settled
+from directgp.race.race import EFFORTS, Race
 from directgp.race.record import path_of
-from directgp.training import beta_path
 from directgp.training.beta_path import beta_grid
+from directgp.training.beta_path import path_of as path_along
 from directgp.training.data import Data, Model, check_data
-from directgp.training.result import BetaPath, StageResult, TrainingResult
+from directgp.training.result import BetaPath, StageResult, Status, TrainingResult
 from directgp.training.run import Recipe, close
 from directgp.training.train import train, update
 from directgp.training.trainer import as_elbo
@@ -66,6 +66,15 @@ class Fitted(NamedTuple):
 
     coverage: Coverage = Coverage()
     """Coverage of 90 % intervals, on validation rows if there are some, else on training rows."""
+
+    def with_losses(self, path: BetaPath | None) -> "Fitted":
+        """Return the members with their validation losses in a path."""
+        points = () if path is None else path.members
+        if len(points) != len(self.members):
+            return self
+        pairs = zip(self.members, points, strict=True)
+        members = tuple(replace(member, loss=point.validation_loss) for member, point in pairs)
+        return self._replace(members=members)
 
     @classmethod
     def of(cls, result: TrainingResult, **fields: Any) -> "Fitted":
@@ -170,10 +179,6 @@ class Fit:
         require(enough, who, "at least two different ones", got, remedy)
         validation, description = validation_of(self.settings, self.table, examples)
         effort = EFFORTS[self.settings.effort]
-        combine: Combine = self.settings.combine
-        if not self.recipe.point_loss().validation_loss().log_density:
-            # Weights of a mixture come from log densities.
-            combine = "best"
         generator = torch.Generator().manual_seed(self.seed)
         whole = self._splits(choices, validation, generator)
         state = generator.get_state()
@@ -183,7 +188,7 @@ class Fit:
             generator.set_state(state)
             some[stacked] = [_some(part, effort.rows, generator) for part in parts]
         trainers = Trainers(self.recipe, self.models, some, generator, self.settings.jobs)
-        race = Race(trainers, choices, effort, combine)
+        race = Race(trainers, choices, effort, self.settings.combine)
         try:
             race.run()
             sampled = any(len(part.training) > effort.rows for part in whole[choices.stacked[0]])
@@ -220,13 +225,13 @@ class Fit:
                 raise NumericalError(trainers.failures[0].reason if trainers.failures else "")
             return Fitted.of(trainers.last, end=trainers.end, untried=tuple(race.untried))
         path = path_of(race, choices.betas, description)
-        weights = weights_of(race.entrants, race.combine)
+        weights = race.weights
         order = weights.argsort(descending=True, stable=True)
         order = order[weights[order] > 0]
         chosen = [race.entrants[i] for i in order.tolist()]
         coverage = self._coverage(race, chosen, weights[order].tolist())
         if isinstance(validation, Given):
-            results = [entrant.results[0] for entrant in chosen]
+            results = [settled(entrant.results[0]) for entrant in chosen]
         else:
             results = on_all(trainers, chosen, EFFORTS[self.settings.effort].tolerance)
             if trainers.end is not None:
@@ -235,11 +240,14 @@ class Fit:
             member_of(result, entrant.candidate.label, entrant.candidate.stacked)
             for result, entrant in zip(results, chosen, strict=True)
         )
+        result = results[0]
+        if trainers.end is not None and trainers.end.status is not Status.BUDGET:
+            result = ended(result, trainers.end)
         return Fitted(
             members=members,
             weights=tuple(weights[order].tolist()),
-            result=results[0],
-            path=path,
+            result=result,
+            path=replace(path, failed=tuple(trainers.failures)),
             end=trainers.end,
             untried=tuple(race.untried),
             coverage=coverage,
@@ -384,11 +392,11 @@ class Continuation:
         return Fitted(members, tuple(self.weights), results[0])
 
     def _along(self, examples: Given | None) -> Fitted:
-        """Train the member for each of the given β, and choose one by validation."""
+        """Train the member along the given β, and take the lowest validation loss."""
         (member,) = self.members
         validation, description = validation_of(self.settings, self.table, examples)
         data = self.data(member.stacked)
-        path = beta_path.path_of(
+        path = path_along(
             self.recipe,
             Model(member.posterior, member.likelihood),
             data,
@@ -398,9 +406,9 @@ class Continuation:
             checkpoints=None,
             generator=torch.Generator(data.X.device).manual_seed(self.seed),
             start="given",
+            falling=True,
         )
-        result = path.best
-        return Fitted.of(result, path=replace(path, validation=description))
+        return Fitted.of(path.best, path=replace(path, validation=description))
 
 
 def _varies(y: Tensor) -> bool:

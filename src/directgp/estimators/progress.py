@@ -44,6 +44,9 @@ class Part:
     last: Progress
     """Its last step."""
 
+    until: float = 0.0
+    """Time of its last step."""
+
     steps: int = 0
     """Number of its steps."""
 
@@ -54,9 +57,10 @@ class Part:
         """Return whether a step is one of this part."""
         return _key(progress) == _key(self.last)
 
-    def add(self, progress: Progress) -> None:
+    def add(self, progress: Progress, now: float) -> None:
         """Count a step."""
         self.last = progress
+        self.until = now
         self.steps += 1
         # A part may consist of several runs; the share does not fall when the next one starts.
         self.share = max(self.share, min(1.0, progress.step / max(1, progress.max_steps)))
@@ -75,13 +79,13 @@ class Part:
         of = "" if phase.parts is None else f" of {phase.parts}"
         return f"{'final run' if phase.final else 'run'} {phase.part}{of}"
 
-    def line(self, now: float) -> str:
-        """Return name, steps, loss and time."""
+    @property
+    def line(self) -> str:
+        """Name, steps, loss and time."""
         place = f"{self.place}: " if self.place else ""
         steps = plural(self.steps, "step")
-        return (
-            f"{place}{self.name}: {steps}, loss {self.last.loss:.4g}, {duration(now - self.since)}"
-        )
+        seconds = duration(self.until - self.since)
+        return f"{place}{self.name}: {steps}, loss {self.last.loss:.4g}, {seconds}"
 
 
 def _key(progress: Progress) -> tuple[bool, int, str]:
@@ -94,7 +98,8 @@ def _key(progress: Progress) -> tuple[bool, int, str]:
 class StepCounter:
     """Counts the runs and steps of a fit that began at the time `since`.
 
-    Several runs may go on at once, each in a thread of its own.
+    Several runs may go on at once, each in a thread of its own; the thread that made the counter
+    waits for them.
     """
 
     def __init__(self, since: float) -> None:
@@ -103,6 +108,7 @@ class StepCounter:
         self.steps = 0
         self.parts = list[Part]()
         """The parts that go on, the newest last."""
+        self._owner = current_thread()
         self._in_runs = set[Thread]()
         self._final_since = since
 
@@ -116,17 +122,21 @@ class StepCounter:
         over = list[Part]()
         mine = next((part for part in self.parts if part.thread is thread), None)
         if mine is None or not mine.has(progress):
-            over = [each for each in self.parts if each is mine or not each.thread.is_alive()]
+            over = [each for each in self.parts if each is mine or self._is_over(each)]
             final = progress.phase.final
             if final and not (self.parts and self.parts[-1].last.phase.final):
                 self._final_since = now
             mine = Part(now if self.steps else self.since, thread, progress)
             self.parts = [*(each for each in self.parts if each not in over), mine]
-        mine.add(progress)
+        mine.add(progress, now)
         self.runs += thread not in self._in_runs
         self._in_runs.add(thread)
         self.steps += 1
         return over
+
+    def _is_over(self, part: Part) -> bool:
+        """Return whether a part of another thread is over."""
+        return part.thread is self._owner or not part.thread.is_alive()
 
     @property
     def newest(self) -> Part:
@@ -219,7 +229,7 @@ class FitProgress(Monitor):
         now = self.clock()
         over = self._counter.add(progress, now)
         if self.level > 1:
-            self._print_parts(over, now)
+            self._print_parts(over)
         if now >= self._due:
             self._show(now)
 
@@ -240,7 +250,7 @@ class FitProgress(Monitor):
             return
         now = self.clock()
         if self.level > 1:
-            self._print_parts(counter.parts, now)
+            self._print_parts(counter.parts)
         self._print(counter.closing_line(now, sys.exception() not in (None, error)))
 
     def _show(self, now: float) -> None:
@@ -280,9 +290,9 @@ class FitProgress(Monitor):
                 self.console.is_interactive &= self.console.file.isatty()
         return self.console
 
-    def _print_parts(self, parts: Sequence[Part], now: float) -> None:
+    def _print_parts(self, parts: Sequence[Part]) -> None:
         for part in parts:
-            self._print(part.line(now))
+            self._print(part.line)
 
     def _print(self, line: str) -> None:
         console = self._target()

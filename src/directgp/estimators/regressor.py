@@ -48,30 +48,35 @@ Values = NDArray[np.float64]
 class SparseGPRegressor(RegressorMixin, SparseGPEstimator):
     """Gaussian process regression with calibrated predictions, for up to millions of rows.
 
+    `fit` races candidates on validation rows: likelihoods, kernels, objectives, and Gaussian
+    processes that see predictions of boosted trees as a feature. The prediction is the mixture of
+    the best ones, p(y) = Σ_k w_k p_k(y). With objective, beta, likelihood, kernel and ard given,
+    and ``combine="best"`` and ``stack=None``, it is that of one Gaussian process.
+
     Parameters
     ----------
     objective : str or PointLoss, default="log_loss"
         The training loss: "log_loss", "square_loss", "elbo", "vfe", "fitc", "crps",
         "absolute_loss", "pinball_loss", or a point loss of your own.
     beta : float or "auto", default="auto"
-        β ≥ 0, the weight of the KL term; "auto" chooses it by validation.
+        β ≥ 0, the weight of the KL term; "auto" races several values.
     hyperparameters : {"auto", "joint", "fixed"}, default="auto"
         "joint" trains kernel, noise and inducing inputs together with q(u); "fixed" takes them
-        from an ELBO run; "auto" chooses "joint" or the plain ELBO solution by validation.
+        from an ELBO run; "auto" races "joint" and the plain ELBO solution.
     likelihood : {"auto", "gaussian", "student_t", …} or Likelihood, default="auto"
-        p(y given f), of the scaled targets if standardized; "auto" chooses by validation. "gamma",
+        p(y given f), of the scaled targets if standardized; "auto" races several. "gamma",
         "log_normal" and "beta" are for positive targets and proportions, "heteroscedastic" is for
         noise that depends on the inputs.
     kernel : {"auto", "rbf", "matern12", "matern32", "matern52"} or gpytorch kernel, default="auto"
-        Covariance of f; "auto" chooses between the last two and "rbf" by validation. A kernel of
-        your own is copied, and training starts from its values.
+        Covariance of f; "auto" races the last two and "rbf". A kernel of your own is copied, and
+        training starts from its values.
     ard : bool or "auto", default="auto"
-        A lengthscale for each feature, or one for all; "auto" chooses by validation.
+        A lengthscale for each feature, or one for all; "auto" races both.
     mean : {"auto", "zero", "constant"}, default="auto"
         Prior mean of f; "auto" is zero.
     num_inducing : int or "auto", default="auto"
         Number of inducing inputs; "auto" starts with a quarter of the distinct rows, from 50 to
-        100, and doubles it where that pays.
+        100, and races twice as many where that may pay.
     inducing : {"kmeans++", "random"} or array of shape (m, n_features), default="kmeans++"
         Method that chooses the first inducing inputs, or these inputs in the units of X.
     rule : str or Rule, default="auto"
@@ -88,8 +93,8 @@ class SparseGPRegressor(RegressorMixin, SparseGPEstimator):
         Change of the mean loss below which a run has converged; None is the default of the
         optimiser.
     validation_fraction : float or "auto", default="auto"
-        Rows held out where something is chosen by validation; "auto" is a fifth, or three folds
-        below 1000 rows. The chosen model is trained on all rows.
+        Rows held out for the race; "auto" is a fifth, or three folds below 1000 rows. The members
+        of the mixture are then trained on all rows.
     standardize : bool, default=True
         Scale features and targets to mean 0 and standard deviation 1; predictions are in your
         units.
@@ -104,33 +109,51 @@ class SparseGPRegressor(RegressorMixin, SparseGPEstimator):
     warm_start : bool, default=False
         Start the next `fit` from the trained model, with its scaling.
     effort : {"fast", "default", "thorough"}, default="default"
-        How long candidates are trained: while a step lowers the validation loss by 5e-4, 1e-4 or
-        1e-5. "fast" has one kernel and one β; "thorough" allows more inducing inputs.
+        How much the race spends: the fall of the validation loss for which a candidate is trained
+        further, the number of candidates at the start, and the largest numbers of rows and
+        inducing inputs of a candidate.
     time_budget : float, default=None
-        Seconds after which the best model so far is taken; a warning says what was not tried.
+        Seconds after which the race ends with what it has; a warning says what was not tried.
     n_jobs : int, default=None
         Candidates and folds trained at once, in threads of one core each; -1 is one for each core.
         The result does not depend on it.
     missing : {"error", "impute"}, default="error"
         What to do with NaN in X. "impute" takes the median of the column, and adds a feature of 0
         and 1 for each column with NaN in training; infinity raises an error.
+    combine : {"mixture", "best"}, default="mixture"
+        "mixture" predicts with up to six candidates, weighted so that the validation loss of their
+        mixture is smallest; "best" with the candidate of the smallest validation loss alone.
+    stack : {"auto", "trees"}, estimator, list of them, or None, default="auto"
+        Models whose out-of-fold predictions are further features of the Gaussian processes.
+        "trees" is histogram gradient boosting; "auto" races processes with it and without, from
+        100 rows on, if β is chosen, too; None has no such features. An estimator of your own, as
+        of scikit-learn, is cloned, and cannot be saved to a file.
 
     Attributes
     ----------
+    members_ : tuple of Member
+        The Gaussian processes of the mixture, the heaviest first, each with `posterior`,
+        `likelihood`, `beta`, `hyperparameters`, `label` and `stacked`.
+    weights_ : array of shape (n_members,)
+        Their weights, with the sum 1.
+    stack_ : Stack or None
+        The fitted models whose predictions are features of the members with `stacked`.
     posterior_ : SparsePosterior
-        q(f), for scaled inputs and targets.
+        q(f) of the heaviest member, for scaled inputs and targets.
     likelihood_ : Likelihood
-        p(y given f), for scaled targets.
+        p(y given f) of the heaviest member, for scaled targets.
     scalings_ : Scalings
-        Scaling of inputs and targets.
+        Scaling of inputs, targets and columns of the stack.
     beta_ : float
-        β of the model.
+        β of the heaviest member.
     hyperparameters_ : str
-        "joint", "fixed", or "elbo" for the plain ELBO solution; `partial_fit` does not change it.
+        "joint", "fixed", or "elbo" for the plain ELBO solution, of the heaviest member;
+        `partial_fit` does not change it.
     beta_path_ : BetaPath or None
-        The candidates and their validation losses, if something was chosen.
+        The candidates and their validation losses, if there were several.
     training_result_ : TrainingResult
-        Result of the last training or update, with the reason why it stopped.
+        Result of the last training or update of the heaviest member, with the reason why it
+        stopped.
     n_iter_ : int
         Steps of the last training or update.
     findings_ : tuple of str
@@ -142,7 +165,7 @@ class SparseGPRegressor(RegressorMixin, SparseGPEstimator):
     output_names_ : tuple of str
         Names of the outputs, if y is a table with several named columns.
     feature_importances_ : array of shape (n_features,)
-        Relevance of the features by their lengthscales, if each has one.
+        Relevance of the features by the lengthscales of the members that have one for each.
     n_features_in_ : int
         Number of features.
     feature_names_in_ : array of shape (n_features,)
@@ -262,8 +285,9 @@ class SparseGPRegressor(RegressorMixin, SparseGPEstimator):
         """Return the mean of y, and with `return_std` its standard deviation.
 
         Where the mean does not exist or is beyond float64, the median stands in for it.
-        The deviation includes the noise, unlike `predict_latent`. With Student's t noise, whose
-        variance may be infinite, it is half the width of the central 68 % interval.
+        The deviation includes the noise, unlike `predict_latent`, and the differences of the
+        members' means. With Student's t noise in a member, whose variance may be infinite, it is
+        half the width of the central 68 % interval.
         """
         constants = row_values(self._who("predict"), noise=noise, upper=upper)
         if not return_std:
@@ -337,7 +361,10 @@ class SparseGPRegressor(RegressorMixin, SparseGPEstimator):
         noise: ArrayLike | None = None,
         upper: ArrayLike | None = None,
     ) -> NDArray[np.float64]:
-        """Return joint samples of y, shape (n, n_samples); needs memory for an n × n matrix."""
+        """Return joint samples of y, shape (n, n_samples); needs memory for an n × n matrix.
+
+        Each sample is that of one member of the mixture, chosen by weight.
+        """
         constants = row_values(self._who("sample_y"), noise=noise, upper=upper)
         return self._sample(X, n_samples, random_state, constants)
 

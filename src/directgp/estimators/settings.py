@@ -149,8 +149,8 @@ class FitSettings:
     """Prior mean for ``mean="auto"`` where f has the scale of the targets."""
 
     betas: tuple[float, ...] = ()
-    """Candidates of β, falling, along which one model is trained while its objective falls; empty
-    for the search by validation."""
+    """Values of β, falling, along which a warm start trains its one member while its validation
+    loss falls; empty to train it once."""
 
     monitors: tuple[Monitor, ...] = ()
     """Callbacks of every run, in addition to the callbacks of `verbose` and `time_budget`."""

@@ -307,8 +307,8 @@ class Models:
         inducing = self._settings.inducing
         if isinstance(inducing, str):
             generator = torch.Generator().manual_seed(self._seed)
-            name = cast(InducingName, inducing)
-            chosen = choose_inducing(X, self.num_inducing, name, generator)
+            method = cast(InducingName, inducing)
+            chosen = choose_inducing(X, self.num_inducing, method, generator)
             return torch.round(chosen * GRID) / GRID
         scalings = self._table.scalings
         imputation = scalings.imputation
@@ -338,7 +338,7 @@ class Models:
             likelihoods=tuple(self.likelihoods),
             modes=tuple(modes),
             betas=tuple(betas),
-            stacked=settings.stacks(rows),
+            stacked=settings.stacks(rows) if True in self._data else (False,),
             num_inducing=self.num_inducing,
             most_inducing=most if settings.grows else 0,
             own_kernels=any(alike) and isinstance(kernel, str),

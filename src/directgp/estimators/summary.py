@@ -244,9 +244,10 @@ def _members(model: PredictingEstimator) -> tuple[MemberFacts, ...]:
     """Return the facts of the members; the path has their validation losses in the same order."""
     path = model.beta_path_
     points = () if path is None else path.members
-    losses = [(point.validation_loss, point.validation_error) for point in points]
-    if len(losses) != len(model.members_):
-        losses = [(None, None)] * len(model.members_)
+    validated: Sequence[tuple[float | None, float | None]]
+    validated = [(point.validation_loss, point.validation_error) for point in points]
+    if len(validated) != len(model.members_):
+        validated = [(None, None)] * len(model.members_)
     return tuple(
         MemberFacts(
             weight=weight,
@@ -260,7 +261,7 @@ def _members(model: PredictingEstimator) -> tuple[MemberFacts, ...]:
             num_inducing=member.posterior.num_inducing,
         )
         for member, weight, (loss, error) in zip(
-            model.members_, model.weights_.tolist(), losses, strict=True
+            model.members_, model.weights_.tolist(), validated, strict=True
         )
     )
 
@@ -522,7 +523,7 @@ def _choices(facts: Facts) -> Iterator[tuple[str, str]]:
 def _reason_for_choice(path: BetaPath) -> str:
     """Return why the candidate was chosen."""
     if len(path.points) == 1:
-        return "the only candidate that could be trained"
+        return "the only candidate that was trained"
     chosen = path.points[path.chosen]
     candidates = plural(len(path.points), "candidate")
     validation = f"by {path.loss} on {path.validation}"
@@ -581,8 +582,11 @@ def _length_scale_table(facts: Facts) -> Section:
 
 def _members_table(facts: Facts) -> Section:
     """Return the table of members."""
-    validated = [(m.loss, m.loss_error) for m in facts.members]
-    known = [pair for pair in validated if pair[0] is not None]
+    known = [
+        (member.loss, member.loss_error)
+        for member in facts.members
+        if member.loss is not None and member.loss_error is not None
+    ]
     rows = [[f"{i}", percent(m.weight, 1), m.label] for i, m in enumerate(facts.members, start=1)]
     header = ["", "weight", "model"]
     if len(known) == len(rows):

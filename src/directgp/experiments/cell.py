@@ -128,10 +128,11 @@ DEFAULT = replace(
     ELBO,
     name="auto",
     label="directgp fit",
-    about="The default of directgp fit, on the rows for training and validation.",
+    about="The default of directgp fit, on the rows for training and validation: a mixture of "
+    "Gaussian processes, some of them with the predictions of boosted trees as features.",
     kind="model",
 )
-"""The estimator with default parameters."""
+"""The estimator with default parameters: what mixture and trees add to the best objective."""
 
 BASELINES = (
     replace(
@@ -253,7 +254,7 @@ class TrainingOutcome(Outcome):
     """Test rows."""
 
     beta: float
-    """Weight of the KL term; NaN without a Gaussian process."""
+    """Weight of the KL term; NaN without a Gaussian process, and for a mixture of several."""
 
     status: str
     """How the chosen run stopped."""

@@ -29,16 +29,17 @@ class Settings(Frozen):
     """Settings that all methods of a comparison share."""
 
     likelihood: str
-    """Name; "auto" is chosen by evidence on the training rows of each split."""
+    """Name; "auto" is chosen by the validation rows of each split."""
 
     kernel: str
-    """Name; "auto" is chosen by evidence on the training rows of each split."""
+    """Name; "auto" is chosen by the validation rows of each split."""
 
     ard: bool | Literal["auto"] = True
-    """Lengthscale for each feature; "auto" is chosen by evidence on the training rows."""
+    """Lengthscale for each feature; "auto" is chosen by the validation rows."""
 
     num_inducing: int | None = None
-    """Inducing inputs; None for a quarter of the training rows, from 50 to 100."""
+    """Inducing inputs; None for a quarter of the training rows, from 50 to 100, or as many as
+    `directgp fit` chooses."""
 
     betas: tuple[float, ...] | None = None
     """Candidates of β; None for every second of n, n/2, n/4, …, 0.01, and 1."""
@@ -72,6 +73,20 @@ class ModelFacts(Frozen):
 
 
 @final
+class MemberFacts(Frozen):
+    """A Gaussian process of a mixture."""
+
+    label: str
+    """Kernel, likelihood, mode and β in words."""
+
+    weight: float
+    """Weight in the mixture."""
+
+    stacked: bool
+    """Whether predictions of boosted trees are among its features."""
+
+
+@final
 class BetaLoss(Frozen):
     """The validation loss of one β."""
 
@@ -99,7 +114,10 @@ class CompareOutcome(TrainingOutcome):
     """(step, objective) of the chosen run, thinned."""
 
     model: ModelFacts | None = None
-    """None for methods without a Gaussian process."""
+    """None for methods without a single Gaussian process."""
+
+    members: tuple[MemberFacts, ...] = ()
+    """The mixture of `directgp fit`, the heaviest first; empty for other methods."""
 
 
 _RUNS_OF_FIT = 5.0

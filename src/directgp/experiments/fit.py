@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, final
+from typing import Any, NamedTuple, final
 
 import numpy as np
 import torch
@@ -21,7 +21,7 @@ from directgp.errors import ModelFileError, NumericalError
 from directgp.estimators.base import SparseGPEstimator
 from directgp.estimators.explanations import Explained, increases
 from directgp.estimators.preprocessing import Scalings
-from directgp.estimators.summary import has_ard, kernel_name
+from directgp.estimators.settings import auto_inducing
 from directgp.experiments.baselines import predict_baseline
 from directgp.experiments.cell import (
     BASIC,
@@ -38,12 +38,14 @@ from directgp.experiments.compare_cell import (
     CompareCell,
     CompareOutcome,
     Explanation,
+    MemberFacts,
     ModelFacts,
     Predictions,
+    Settings,
 )
 from directgp.experiments.splits import Array, CellData, ScaledParts, parts_of, split
-from directgp.likelihoods.base import Likelihood
-from directgp.metrics import COVERAGE, Judged, judge
+from directgp.metrics import COVERAGE, Judged, judge_mixture
+from directgp.predictive.mixture import Component, PredictiveMixture
 from directgp.registry import LIKELIHOODS, Task, likelihoods_of
 from directgp.shapes import Marginals
 from directgp.training.beta_path import beta_grid
@@ -57,11 +59,17 @@ _ESTIMATORS: dict[Task, type[SparseGPEstimator]] = {
 }
 """The estimator of each task."""
 
+_SINGLE: dict[str, Any] = {"combine": "best", "stack": None}
+"""Parameters of one Gaussian process on the features alone, by which objectives are compared."""
+
 _ROWS_KEPT = 2000
 """Test rows whose predictions are stored, for figures."""
 
 _ROWS_SHUFFLED = 500
 """Test rows by which the importance of features is measured."""
+
+_ROWS_AT_ONCE = 2000
+"""Test rows of one block: the covariance with thousands of inducing inputs fits in memory."""
 
 _CURVES = 6
 """Features with a curve of partial dependence."""
@@ -104,14 +112,12 @@ def run_compare_cell(
         model = _fitted(cell, method, data, start, (*monitors, counter))
         predicted = PredictedTargets.of(model, data.test)
         explained = Explained.of(model)
-        facts = TrainingFacts.of(model, counter.total)
-        if method is DEFAULT:
-            # A report shows these only of single objectives.
-            facts = replace(facts, failed=(), path=(), curve=(), model=None)
+        facts_of = TrainingFacts.of_mixture if method is DEFAULT else TrainingFacts.of
+        facts = facts_of(model, counter.total)
         if method in (ELBO, BASIC):
             saved = _saved(model)
     seconds = clock(device) - since
-    judged = predicted.judged(cell.task)
+    judged = predicted.judged()
     outcome = CompareOutcome(
         **vars(facts),
         scores=judged.means(),
@@ -150,30 +156,39 @@ def _fitted(
     Methods that choose β continue the training of the stored ELBO model. Other methods train a new
     model, with likelihood and kernel of the stored model if there is one.
     """
-    settings = cell.settings
-    likelihood = settings.likelihood
-    kernel = settings.kernel
-    ard = settings.ard
     if method is DEFAULT:
-        model = _estimator(cell, data, likelihood=likelihood, kernel=kernel, ard=ard)
+        model = _estimator(cell, data, cell.settings)
         return _fit(model, data, _rows_for_default(data), monitors=monitors)
     basic = likelihoods_of(cell.task)[0]
     if start:
-        stored = _loaded(start, settings.device)
+        stored = _loaded(start, cell.settings.device)
         facts = model_facts(stored)
         if method is BASIC and facts.likelihood == basic:
             # The chosen model is the basic one, and has been trained.
             return stored
         if method.chooses_beta:
             return _continued(stored, cell, method, data, monitors)
-        likelihood = facts.likelihood
-        kernel = facts.kernel
-        ard = facts.ard
+    else:
+        facts = _chosen_model(cell, data, monitors)
     if method is BASIC:
-        likelihood = basic
-    model = _estimator(cell, data, likelihood=likelihood, kernel=kernel, ard=ard)
-    model.set_params(objective=method.objective, beta=1.0)
+        facts = facts.model_copy(update={"likelihood": basic})
+    model = _estimator(cell, data, facts, **_SINGLE, objective=method.objective, beta=1.0)
     return _fit(model, data, data.train, monitors=monitors)
+
+
+def _chosen_model(cell: CompareCell, data: CellData, monitors: tuple[Monitor, ...]) -> ModelFacts:
+    """Return likelihood, kernel and ARD: those given, or those best on the validation rows.
+
+    Models are compared by the NLL of short ELBO runs, with the same number of inducing inputs.
+    """
+    settings = cell.settings
+    likelihood, kernel, ard = settings.likelihood, settings.kernel, settings.ard
+    if likelihood != "auto" and kernel != "auto" and ard != "auto":
+        return ModelFacts(likelihood=likelihood, kernel=kernel, ard=ard)
+    model = _estimator(cell, data, settings, **_SINGLE, objective=ELBO.objective, beta=1.0)
+    model.set_params(num_inducing=settings.num_inducing or auto_inducing(len(data.train[1])))
+    _fit(model, data, data.train, validation_data=data.validation, monitors=monitors)
+    return model_facts(model)
 
 
 def _continued(
@@ -189,7 +204,6 @@ def _continued(
         beta="auto",
         hyperparameters=method.hyperparameters,
         warm_start=True,
-        effort="fast",
     )
     betas = sorted({*(cell.settings.betas or coarse_grid(cell.size))}, reverse=True)
     return _fit(
@@ -203,25 +217,21 @@ def _continued(
 
 
 def _estimator(
-    cell: CompareCell,
-    data: CellData,
-    *,
-    likelihood: str,
-    kernel: str,
-    ard: bool | Literal["auto"],
+    cell: CompareCell, data: CellData, model: Settings | ModelFacts, **parameters: Any
 ) -> Any:
-    """Return the estimator of a cell, not fitted."""
+    """Return the estimator of a cell, not fitted; `model` has likelihood, kernel and ARD."""
     settings = cell.settings
     return _ESTIMATORS[cell.task](
-        likelihood=likelihood,
-        kernel=kernel,
-        ard=ard,
+        likelihood=model.likelihood,
+        kernel=model.kernel,
+        ard=model.ard,
         num_inducing=settings.num_inducing or "auto",
         max_iter=settings.max_steps,
         dtype=settings.dtype,
         device=settings.device,
         missing="impute" if data.has_gaps else "error",
         random_state=seed_of(cell.seed, cell.repeat),
+        **parameters,
     )
 
 
@@ -239,6 +249,7 @@ def _fit(
     if labels:
         # The rows may lack a class of the table.
         model.classes_ = np.arange(float(data.num_classes))
+        model.threshold_ = 0.5
     X, y = rows
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -323,7 +334,7 @@ class TrainingFacts:
     """The fields of `CompareOutcome` that training decides; the defaults are of no training."""
 
     beta: float = math.nan
-    """Weight of the KL term."""
+    """Weight of the KL term; NaN without one, and of a mixture."""
 
     status: str = Status.CONVERGED.value
     """How the chosen run stopped."""
@@ -344,11 +355,14 @@ class TrainingFacts:
     """(step, objective) of the chosen run, thinned."""
 
     model: ModelFacts | None = None
-    """Likelihood and kernel."""
+    """Likelihood and kernel of one model."""
+
+    members: tuple[MemberFacts, ...] = ()
+    """Members of a mixture."""
 
     @classmethod
     def of(cls, model: Any, evaluations: int) -> "TrainingFacts":
-        """Return the facts of a fitted estimator."""
+        """Return the facts of an estimator with one model."""
         result = model.training_result_
         path = model.beta_path_
         failures = () if path is None else path.failed
@@ -363,12 +377,29 @@ class TrainingFacts:
             model=model_facts(model),
         )
 
+    @classmethod
+    def of_mixture(cls, model: Any, evaluations: int) -> "TrainingFacts":
+        """Return the facts of an estimator with several models; the status is of the heaviest."""
+        pairs = zip(model.members_, model.weights_.tolist(), strict=True)
+        return cls(
+            status=model.training_result_.status.value,
+            reason=model.training_result_.reason,
+            evaluations=evaluations,
+            members=tuple(
+                MemberFacts(label=member.label, weight=weight, stacked=member.stacked)
+                for member, weight in pairs
+            ),
+        )
+
 
 def model_facts(model: SparseGPEstimator) -> ModelFacts:
-    """Return names of likelihood and kernel of a fitted estimator."""
+    """Return the names by which an estimator makes the trained likelihood and kernel."""
     kind = type(model.likelihood_).__name__
-    name = next(row.name for row in LIKELIHOODS.values() if row.kind == kind)
-    return ModelFacts(likelihood=name, kernel=kernel_name(model), ard=has_ard(model))
+    likelihood = next(row.name for row in LIKELIHOODS.values() if row.kind == kind)
+    prior = model.posterior_.prior
+    scales = prior.length_scales()
+    ard = scales is not None and len(scales) > 1
+    return ModelFacts(likelihood=likelihood, kernel=prior.kernel_name, ard=ard)
 
 
 def beta_losses(path: BetaPath | None) -> tuple[BetaLoss, ...]:
@@ -399,14 +430,11 @@ def thinned(losses: Sequence[float]) -> tuple[tuple[int, float], ...]:
 class PredictedTargets(NamedTuple):
     """Predictions of the scaled targets of test rows."""
 
-    likelihood: Likelihood
-    """p(y given f) of the scaled targets."""
+    mixture: PredictiveMixture
+    """p(y) of the scaled targets, of one model or several."""
 
     y: Array
     """Scaled targets."""
-
-    marginals: Marginals
-    """q(f) of the test rows."""
 
     scalings: Scalings
     """Scaling of the targets."""
@@ -415,27 +443,46 @@ class PredictedTargets(NamedTuple):
     def of(cls, model: SparseGPEstimator, test: tuple[Array, Array]) -> "PredictedTargets":
         """Return the predictions of a fitted estimator."""
         X, y = test
-        return cls(
-            likelihood=model.likelihood_,
-            y=model.scalings_.exact_targets(y),
-            marginals=Explained.of(model).marginals(X),
-            scalings=model.scalings_,
-        )
+        scalings = model.scalings_
+        return cls(_mixture_at(model, X), scalings.exact_targets(y), scalings)
 
-    def judged(self, task: Task) -> Judged:
+    def judged(self) -> Judged:
         """Return the scores, computed in float64 on the CPU."""
-        q = Marginals(self.marginals.mean.double().cpu(), self.marginals.variance.double().cpu())
-        # A copy: the model stays where it is.
-        likelihood = copy.deepcopy(self.likelihood).to("cpu", torch.float64)
         y = torch.as_tensor(self.y)
-        return judge(task, likelihood, y, q, self.scalings.offset, self.scalings.unit)
+        return judge_mixture(_on_cpu(self.mixture), y, self.scalings.offset, self.scalings.unit)
+
+
+def _mixture_at(model: SparseGPEstimator, X: Array) -> PredictiveMixture:
+    """Return the predictive distribution of a fitted estimator, computed in blocks of rows."""
+    starts = range(0, len(X), _ROWS_AT_ONCE)
+    blocks = [model._mixture(X[i : i + _ROWS_AT_ONCE], None).components for i in starts]
+
+    def whole(parts: Sequence[Component]) -> Component:
+        mean = torch.cat([part.marginals.mean for part in parts], -1)
+        variance = torch.cat([part.marginals.variance for part in parts], -1)
+        return replace(parts[0], marginals=Marginals(mean, variance))
+
+    return PredictiveMixture(tuple(map(whole, zip(*blocks, strict=True))))
+
+
+def _on_cpu(mixture: PredictiveMixture) -> PredictiveMixture:
+    """Return a copy in float64 on the CPU; the models stay where they are."""
+
+    def copied(component: Component) -> Component:
+        q = component.marginals
+        likelihood = copy.deepcopy(component.likelihood).to("cpu", torch.float64)
+        marginals = Marginals(q.mean.cpu(), q.variance.cpu())
+        return replace(component, likelihood=likelihood, marginals=marginals)
+
+    return PredictiveMixture(tuple(map(copied, mixture.components)))
 
 
 def _baseline(cell: CompareCell, data: CellData) -> PredictedTargets:
     """Return the predictions of a method without a Gaussian process."""
     rows = ScaledParts.of(data, cell.task)
     likelihood, q = predict_baseline(cell.method, cell.task, rows, cell.seed)
-    return PredictedTargets(likelihood, rows.test[1], q, rows.scalings)
+    mixture = PredictiveMixture.of([1.0], [likelihood], [q])
+    return PredictedTargets(mixture, rows.test[1], rows.scalings)
 
 
 def _explanation(cell: CompareCell, explained: Explained, data: CellData) -> Explanation:

@@ -184,7 +184,7 @@ def make_plan(
     betas : sequence of float
         Candidates of β; by default every second of n, n/2, n/4, …, 0.01, and 1.
     likelihood : str
-        A name of the estimators; by default chosen by evidence on each split.
+        A name of the estimators; by default chosen by the validation rows of each split.
     kernel, ard
         The same; "auto" and None are chosen.
     num_inducing, max_steps

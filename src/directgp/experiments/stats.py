@@ -166,6 +166,9 @@ class Paired(NamedTuple):
     wins: int
     """Number of repeats in which the score is lower."""
 
+    error: float
+    """Standard error of the gap, by which it is tested; NaN for one repeat."""
+
     @property
     def significant(self) -> bool:
         """Whether the difference is unlikely to be chance; never with one repeat."""
@@ -176,8 +179,11 @@ def paired(mine: ScoreEstimate, theirs: ScoreEstimate, parts: Parts) -> Paired:
     """Compare two methods by the same test as the table."""
     with np.errstate(invalid="ignore", over="ignore"):
         gaps = np.array(theirs.values) - np.array(mine.values)
-        p_value = corrected_p_value(gaps, parts.test / parts.training)
-        return Paired(float(gaps.mean()), p_value, int((gaps > 0).sum()))
+        ratio = parts.test / parts.training
+        p_value = corrected_p_value(gaps, ratio)
+        deviation = float(gaps.std(ddof=1)) if len(gaps) > 1 else math.nan
+        error = deviation * math.sqrt(1 / len(gaps) + ratio)
+        return Paired(float(gaps.mean()), p_value, int((gaps > 0).sum()), error)
 
 
 def corrected_p_value(

@@ -81,17 +81,17 @@ def increasing_root(offset: Offset, start: Row, step: Row, farthest: float) -> R
 class Bracket(NamedTuple):
     """Two ends for each example, and the values of the function there."""
 
-    lower: Row
-    """The lower end."""
+    first: Row
+    """One end, for counts the lower one."""
 
-    upper: Row
-    """The upper end."""
+    second: Row
+    """The other end."""
 
-    below: Row
-    """Value at the lower end."""
+    at_first: Row
+    """Value at the first end."""
 
-    above: Row
-    """Value at the upper end."""
+    at_second: Row
+    """Value at the second end."""
 
 
 Tolerance = Callable[[Int[Tensor, " r"], Row, Row, Row], Row]
@@ -108,7 +108,7 @@ def _narrowed(
 ) -> tuple[Row, Row, Row, Row]:
     """Narrow brackets by Chandrupatla's method: the last two ends, and the function there.
 
-    The first step takes this share of the way from the upper to the lower end.
+    The first step takes this share of the way from the second to the first end.
     """
     x2, x1, f2, f1 = bracket
     active = torch.nonzero(bracketed).squeeze(-1)
@@ -151,15 +151,20 @@ def _narrowed(
 
 
 _MOST_HALVINGS = 120
-"""Largest number of steps of a search between given ends, which may be far apart."""
+"""Largest number of steps of a search in a bracket whose ends may be far apart."""
+
+_OVERSHOOT = 1.25
+"""The second end of a bracket is as many times as far away as a line of slope 1 says."""
+
+_LEAST_STEP = 1e-9
+"""Least distance of the second end."""
 
 
-def smallest_root(offset: Offset, lower: Row, upper: Row) -> Row:
-    """Find the smallest x from lower to upper with offset(index, x) ≥ 0, for increasing functions.
+def smallest_root(offset: Offset, start: Row, farthest: float) -> Row:
+    """Find the smallest x with offset(index, x) ≥ 0 for increasing functions of slope about 1.
 
-    The functions are about linear, such as the probit of a distribution function, with values near
-    1 in size. x errs by 1e-12 times the change of x over which its function rises by 1, but by the
-    rounding of x at least. Where the function is negative everywhere the result is the upper end.
+    x errs by 1e-12 times the change of x over which the function rises by 1, but by rounding at
+    least. The result is ±farthest where there is no root, and NaN where the function is NaN.
     """
 
     def nonzero(index: Tensor, x: Tensor) -> Tensor:
@@ -167,34 +172,43 @@ def smallest_root(offset: Offset, lower: Row, upper: Row) -> Row:
         # The search goes on below a root, in case the function is 0 there, too.
         return torch.where(value < 0, value, value.clamp(min=TINY))
 
-    every = torch.arange(len(lower), device=lower.device)
-    # Copies: the ends are narrowed in place.
-    bracket = Bracket(lower.clone(), upper.clone(), nonzero(every, lower), nonzero(every, upper))
-    bracketed = (bracket.below < 0) & (bracket.above > 0)
-    gap = upper - lower
+    every = torch.arange(len(start), device=start.device)
+    near = start.clone()
+    f_near = nonzero(every, near)
+    side = -torch.sign(f_near)
+    step = torch.asinh(_OVERSHOOT * f_near.abs()).clamp(min=_LEAST_STEP)
+    far = (near + side * step).clamp(-farthest, farthest)
+    f_far = nonzero(every, far)
+    step = step.clamp(min=1.0)
+    while True:
+        short = (torch.sign(f_far) == torch.sign(f_near)) & (far.abs() < farthest)
+        i = torch.nonzero(short).squeeze(-1)
+        if not len(i):
+            break
+        near[i] = far[i]
+        f_near[i] = f_far[i]
+        far[i] = (far[i] + side[i] * step[i]).clamp(-farthest, farthest)
+        f_far[i] = nonzero(i, far[i])
+        step = 2 * step
+    bracketed = torch.sign(f_far) == -torch.sign(f_near)
+    gap = (far - near).abs()
+    rise = (f_far - f_near).abs()
     # Least change of x, seen so far, over which the function rises by 1.
-    unit = gap / (bracket.above - bracket.below)
-    rounding = 4 * torch.finfo(lower.dtype).eps
+    unit = gap / rise
+    rounding = 4 * torch.finfo(start.dtype).eps
 
     def tolerance(index: Tensor, x: Tensor, gap: Tensor, rise: Tensor) -> Tensor:
         unit[index] = torch.fmin(unit[index], gap / rise)
         return torch.maximum(TOLERANCE * unit[index], rounding * (1 + x.abs()))
 
-    share = bracket.above / (bracket.above - bracket.below)
     least = (TOLERANCE * unit / gap.clamp(min=TINY)).clamp(max=0.5)
-    share = torch.minimum(torch.maximum(share, least), 1 - least)
-    ends = torch.where(bracket.below < 0, upper, lower)
-    x1, x2, f1, f2 = _narrowed(
-        offset=nonzero,
-        bracket=bracket,
-        bracketed=bracketed,
-        share=share,
-        tolerance=tolerance,
-        most=_MOST_HALVINGS,
-    )
-    found = torch.where(f1 > 0, x1, x2)
+    share = torch.minimum(torch.maximum(f_far.abs() / rise, least), 1 - least)
+    ends = far.clone()
+    bracket = Bracket(near, far, f_near, f_far)
+    x1, x2, f1, f2 = _narrowed(nonzero, bracket, bracketed, share, tolerance, _MOST_HALVINGS)
+    root = torch.where(f1 > 0, x1, x2)
     undefined = f1.isnan() | f2.isnan()
-    return torch.where(undefined, torch.nan, torch.where(bracketed, found, ends))
+    return torch.where(undefined, torch.nan, torch.where(bracketed, root, ends))
 
 
 CountCdf = Callable[[Int[Tensor, " r"], Float[Tensor, " r"]], Float[Tensor, " r"]]

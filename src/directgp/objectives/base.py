@@ -77,6 +77,29 @@ class PointLoss(ABC):
         """Return the loss to compare trained models by, computed without draws."""
         return self
 
+    def forecast(self, likelihood: Likelihood, marginals: Marginals) -> Float[Tensor, "s n"] | None:
+        """Return what the loss of a mixture needs to know of a member, for each example.
+
+        None if the losses of the members are enough.
+        """
+        return None
+
+    def of_mixture(
+        self,
+        losses: Float[Tensor, "c n"],
+        forecasts: Float[Tensor, "c s n"] | None,
+        weights: Float[Tensor, " c"],
+        y: Num[Tensor, " n"],
+    ) -> Float[Tensor, " n"]:
+        """Return the loss of each example under Σ_k w_k p_k(y), from what is known of its members.
+
+        It is −log Σ_k w_k p_k for a log density. For a loss that is linear in the distribution, and
+        unless a subclass knows better, it is the mean of the losses.
+        """
+        if self.log_density:
+            return -torch.logsumexp(weights.log()[:, None] - losses, 0)
+        return weights @ losses
+
     def uses_variance(self, likelihood: Likelihood) -> bool:
         """Return whether the loss depends on the variance of f or on the noise.
 

@@ -26,6 +26,8 @@ from directgp.likelihoods.capabilities import (
 from directgp.log_expectations.api import resolve_rule
 from directgp.numerics.autograd import Slopes
 from directgp.objectives.base import PointLoss
+from directgp.objectives.points import Points, half_distance, quantile_of, spread_quantiles
+from directgp.predictive.moments import predictive_mean
 from directgp.shapes import BatchedRow, Marginals
 
 
@@ -116,6 +118,18 @@ class SquareLoss(DeterministicLoss):
         return 0.5 * (prediction - y) ** 2
 
     @override
+    def forecast(self, likelihood: Likelihood, marginals: Marginals) -> Points:
+        return predictive_mean(likelihood, marginals)[None]
+
+    @override
+    def of_mixture(
+        self, losses: Tensor, forecasts: Tensor | None, weights: Tensor, y: Tensor
+    ) -> Tensor:
+        """Return ½(Σ_k w_k ŷ_k − y)²."""
+        means = cast(Tensor, forecasts)[:, 0]
+        return 0.5 * (weights @ means - y) ** 2
+
+    @override
     def _slopes(self, likelihood: Likelihood, rows: Rows) -> Slopes | None:
         if not has(likelihood, PredictiveMeanSlopes):
             return None
@@ -142,6 +156,17 @@ class AbsoluteLoss(DeterministicLoss):
     @override
     def _evaluate(self, likelihood: Any, y: Tensor, mean: Tensor, variance: Tensor) -> Tensor:
         return torch.abs(y - likelihood.predictive_median(mean, variance))
+
+    @override
+    def forecast(self, likelihood: Likelihood, marginals: Marginals) -> Points:
+        return spread_quantiles(likelihood, marginals)
+
+    @override
+    def of_mixture(
+        self, losses: Tensor, forecasts: Tensor | None, weights: Tensor, y: Tensor
+    ) -> Tensor:
+        """Return the distance of y from the median of the mixture."""
+        return torch.abs(y - quantile_of(cast(Tensor, forecasts), weights, 0.5))
 
 
 @final
@@ -193,8 +218,21 @@ class PinballLoss(DeterministicLoss):
     @override
     def _evaluate(self, likelihood: Any, y: Tensor, mean: Tensor, variance: Tensor) -> Tensor:
         level = torch.full_like(y, self.level)
-        residual = y - likelihood.predictive_quantile(level, mean, variance)
+        return self._cost(y - likelihood.predictive_quantile(level, mean, variance))
+
+    def _cost(self, residual: Tensor) -> Tensor:
         return torch.maximum(self.level * residual, (self.level - 1) * residual)
+
+    @override
+    def forecast(self, likelihood: Likelihood, marginals: Marginals) -> Points:
+        return spread_quantiles(likelihood, marginals)
+
+    @override
+    def of_mixture(
+        self, losses: Tensor, forecasts: Tensor | None, weights: Tensor, y: Tensor
+    ) -> Tensor:
+        """Return ρ_τ(y − ŷ) with ŷ the τ-quantile of the mixture."""
+        return self._cost(y - quantile_of(cast(Tensor, forecasts), weights, self.level))
 
 
 @final
@@ -225,6 +263,24 @@ class CRPSLoss(DeterministicLoss):
     def _evaluate(self, likelihood: Any, y: Tensor, mean: Tensor, variance: Tensor) -> Tensor:
         loss: Tensor = likelihood.predictive_crps(y, mean, variance)
         return loss
+
+    @override
+    def forecast(self, likelihood: Likelihood, marginals: Marginals) -> Points:
+        return spread_quantiles(likelihood, marginals)
+
+    @override
+    def of_mixture(
+        self, losses: Tensor, forecasts: Tensor | None, weights: Tensor, y: Tensor
+    ) -> Tensor:
+        """Return Σ_k w_k·CRPS_k less what the members' disagreement takes away.
+
+        CRPS(F) = E|Y − y| − ½E|Y − Y'|, so that the CRPS of a mixture is lower than the mean of its
+        members' by ½E|Y − Y'| − Σ_k w_k ½E|Y_k − Y_k'|, the difference of the spreads.
+        """
+        points = cast(Tensor, forecasts)
+        one = weights.new_ones(1)
+        each = torch.stack([half_distance(member[None], one) for member in points])
+        return weights @ (losses + each) - half_distance(points, weights)
 
 
 @final

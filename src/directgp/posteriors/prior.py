@@ -3,7 +3,7 @@
 import copy
 import math
 from collections.abc import Sequence
-from typing import Literal, cast, final
+from typing import Literal, cast, final, get_args
 
 import numpy as np
 import torch
@@ -221,6 +221,16 @@ class Prior(nn.Module):
         with torch.no_grad():
             prior.raw_output_scale.copy_(softplus_inverse(scale))
         return prior.to(X)
+
+    @property
+    def kernel_name(self) -> KernelName:
+        """The name by which `from_data` makes a kernel of this kind."""
+        smoothness = {"rbf": RBF, **_SMOOTHNESS}
+        for name in get_args(KernelName):
+            if smoothness[name] == self._smoothness:
+                return cast(KernelName, name)
+        kind = type(self.kernel).__name__
+        raise UnsupportedError(f"Only RBF and Matérn kernels have a name. Got {kind}.")
 
     @property
     def output_scale(self) -> Float[Tensor, "*batch"]:

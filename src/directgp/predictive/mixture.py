@@ -12,16 +12,35 @@ from torch import Tensor
 from directgp.errors import require
 from directgp.integration.contract import has
 from directgp.likelihoods.base import Likelihood
-from directgp.likelihoods.capabilities import GaussianPredictive, MappedSupport, observed_range
-from directgp.numerics.roots import LARGEST, rounded_down, smallest_count_between, smallest_root
+from directgp.likelihoods.capabilities import (
+    Censored,
+    GaussianPredictive,
+    MappedSupport,
+    observed_range,
+)
+from directgp.numerics.roots import (
+    LARGEST,
+    OUTSIDE,
+    rounded_down,
+    smallest_count_between,
+    smallest_root,
+)
 from directgp.predictive.api import (
     label_log_probabilities,
     point_prediction,
     predictive_cdf,
+    predictive_crps,
     predictive_log_density,
     predictive_quantiles,
 )
 from directgp.predictive.distributions import distribution_of
+from directgp.predictive.mixture_crps import (
+    COUNT_LEVELS,
+    LEVELS,
+    gaussian_score,
+    integrated_score,
+    summed_score,
+)
 from directgp.predictive.moments import (
     centre,
     check_coverage,
@@ -37,8 +56,11 @@ _ONE_DEVIATION = (0.15865525393145707, 0.8413447460685429)
 _ROUNDING = 1e-9
 """Largest difference of the sum of weights from 1."""
 
-_LINEAR = 1e-3
-"""Part of the larger end of a bracket below which its coordinate is linear, if an end is 0."""
+_CANCELLED = 1e-3
+"""A root smaller than this part of the number it is a difference from has lost digits."""
+
+_FARTHEST = 680.0
+"""asinh(y/s) from which on a quantile counts as infinite: y is 1e295 times the scale s of y."""
 
 
 def in_support(likelihood: Likelihood, y: Values) -> Bool[Tensor, "..."]:
@@ -100,6 +122,15 @@ class Component:
         """Whether the variance of y is surely finite, but for overflow."""
         return has(self.likelihood, GaussianPredictive) or not self.likelihood.additive
 
+    @property
+    def is_gaussian(self) -> bool:
+        """Whether p_k(y) is Gaussian, and y observed."""
+        return has(self.likelihood, GaussianPredictive) and not has(self.likelihood, Censored)
+
+    def quantiles(self, levels: Float[Tensor, " k"]) -> Float[Tensor, "k n"]:
+        """Return the smallest y with P_k(Y ≤ y) ≥ level."""
+        return predictive_quantiles(self.likelihood, self.marginals, levels)
+
     def probability(self, index: Int[Tensor, " r"], y: Row, above: bool) -> Row:
         """Return P(Y ≤ y), or P(Y > y) if `above`, for some of the examples."""
         q = self.marginals
@@ -147,7 +178,9 @@ class PredictiveMixture:
     ) -> "PredictiveMixture":
         """Return the mixture of these models; a weight of 0 leaves a model out."""
         parts = zip(weights, likelihoods, marginals, strict=True)
-        return cls(tuple(Component(float(w), *model) for w, *model in parts if w != 0))
+        return cls(
+            tuple(Component(float(w), likelihood, q) for w, likelihood, q in parts if w != 0)
+        )
 
     @property
     def single(self) -> Component | None:
@@ -218,9 +251,14 @@ class PredictiveMixture:
 
     def label_log_probabilities(self) -> Float[Tensor, "c n"]:
         """Return log P(Y = k) of every label of a classification, two or more."""
-        return self._log_average(
+        logs = self._log_average(
             lambda component: label_log_probabilities(component.likelihood, component.marginals)
         )
+        if self.single is not None or len(logs) > 2:
+            return logs
+        # log P = log(1 − P of the other) has more digits where P is near 1.
+        other = logs.flip(0)
+        return torch.where(logs > other, torch.log1p(-other.exp()), logs)
 
     def _log_average(self, function: Callable[[Component], Values]) -> Values:
         """Return log Σ_k w_k·exp(function(k))."""
@@ -257,19 +295,13 @@ class PredictiveMixture:
         """
         if self.single is not None:
             return predictive_quantiles(self.single.likelihood, self.single.marginals, levels)
-        ends = torch.stack(
-            [
-                predictive_quantiles(part.likelihood, part.marginals, levels)
-                for part in self.components
-            ]
+        rows = self.components[0].rows
+        level = wide_levels("quantiles of PredictiveMixture", levels, rows)
+        level = level.expand(-1, len(rows))
+        search = (
+            self._smallest_integers if self.task in ("count", "classification") else self._roots
         )
-        lower = ends.amin(0)
-        upper = ends.amax(0)
-        shape = lower.shape
-        level = wide_levels("quantiles of PredictiveMixture", levels, self.components[0].rows)
-        flat = level.expand(shape).reshape(-1)
-        search = self._smallest_integer if self.task in ("count", "classification") else self._root
-        return search(flat, lower.reshape(-1), upper.reshape(-1), shape[-1]).reshape(shape)
+        return search(level)
 
     def interval(self, coverage: float) -> tuple[Values, Values]:
         """Find the central interval, with probability (1 − coverage)/2 on either side."""
@@ -278,47 +310,118 @@ class PredictiveMixture:
         lower, upper = self.quantiles([tail, 1 - tail])
         return lower, upper
 
+    # Score
+
+    @torch.no_grad()
+    def crps(self, y: Num[Tensor, " n"]) -> Row:
+        """Compute ∫ (P(Y ≤ t) − 1{y ≤ t})² dt, as `predictive_crps`: by formula for Gaussians.
+
+        For labels it is Brier's score. Elsewhere the relative error is at most 1e-5, 1e-3 for
+        counts spread over hundreds and for components that can only draw y.
+        """
+        if self.single is not None:
+            return predictive_crps(self.single.likelihood, y, self.single.marginals)
+        target = y.double()
+        check_targets([component.likelihood for component in self.components], target)
+        if self.task == "classification":
+            return (self.average(Component.mean) - target).square()
+        if all(component.is_gaussian for component in self.components):
+            return self._gaussian_crps(target)
+        rows = torch.arange(len(target), device=target.device)
+
+        def tail(t: Tensor, above: bool) -> Tensor:
+            index = rows.expand(t.shape).reshape(-1)
+            return self._probability(index, t.reshape(-1), above).reshape(t.shape)
+
+        is_count = self.task == "count"
+        levels = target.new_tensor(COUNT_LEVELS if is_count else LEVELS)
+        quantiles = torch.stack([component.quantiles(levels) for component in self.components])
+        if is_count:
+            return summed_score(tail, quantiles, target)
+        likelihood: Any = self.components[0].likelihood
+        observed = has(likelihood, Censored)
+        ends = likelihood.observed_range(target) if observed else (target, target)
+        return integrated_score(tail, quantiles, ends)
+
+    def _gaussian_crps(self, y: Row) -> Row:
+        weights = y.new_tensor([component.weight for component in self.components])
+        means = torch.stack([component.mean() for component in self.components])
+        deviations = [
+            cast(GaussianPredictive, component.likelihood).predictive_deviation(
+                component.marginals.variance
+            )
+            for component in self.components
+        ]
+        return gaussian_score(weights, means, torch.stack(deviations), y)
+
     def _probability(self, index: Int[Tensor, " r"], y: Row, above: bool) -> Row:
         """Return P(Y ≤ y), or P(Y > y) if `above`, for some of the examples."""
         return self.average(lambda component: component.probability(index, y, above))
 
-    def _smallest_integer(self, level: Row, lower: Row, upper: Row, n: int) -> Row:
-        """Find the smallest whole y with P(Y ≤ y) ≥ level; row i is for the example i mod n."""
+    def _smallest_integers(self, level: Float[Tensor, "k n"]) -> Float[Tensor, "k n"]:
+        """Find the smallest whole y with P(Y ≤ y) ≥ level, between the components' quantiles."""
+        n = level.shape[1]
+        quantiles = [component.quantiles(level[:, 0]) for component in self.components]
+        ends = torch.stack(quantiles).flatten(1)
 
         def cdf(index: Tensor, y: Tensor) -> Tensor:
             return self._probability(index % n, y, False)
 
-        return smallest_count_between(cdf, rounded_down(level), lower, upper)
+        reached = rounded_down(level).reshape(-1)
+        return smallest_count_between(cdf, reached, ends.amin(0), ends.amax(0)).reshape(-1, n)
 
-    def _root(self, level: Row, lower: Row, upper: Row, n: int) -> Row:
-        """Find y with P(Y ≤ y) = level, as a root in x of probit P(Y ≤ s·sinh x) − probit(level).
+    def _roots(self, level: Float[Tensor, "k n"]) -> Float[Tensor, "k n"]:
+        """Find y with P(Y ≤ y) = level, from the quantile q of the heaviest component on.
 
-        Above the median P(Y > y) takes the place of 1 − P(Y ≤ y), for its digits. In x, equal steps
-        are equal factors of y for ends of the bracket that differ by orders of magnitude. Row i is
-        for the example i mod n.
+        It is a root of probit P(Y ≤ y) − probit(level) in x with y = q + s·sinh(x): near q one of
+        slope 1, as s = φ(z)/p(q), z = probit(level), and far away powers of y are lines. Above the
+        median P(Y > y) takes the place of 1 − P(Y ≤ y), for its digits.
         """
-        small, large = torch.stack([lower.abs(), upper.abs()]).sort(0).values
-        large = large.clamp(max=LARGEST)
-        scale = torch.where(small > 0, small, _LINEAR * large).clamp(max=LARGEST)
-        scale = torch.where(scale > 0, scale, 1.0)
+        heaviest = max(self.components, key=lambda component: component.weight)
+        start = heaviest.quantiles(level[:, 0])
+        start = torch.where(start.isinf(), 0.0, start)
+        z = torch.special.ndtri(level)
+        log_density = torch.stack([heaviest.log_density(y) for y in start.nan_to_num()])
+        log_slope = -0.5 * (z * z + math.log(2 * math.pi)) - log_density
+        scale = torch.exp(log_slope).reshape(-1)
+        scale = torch.where(torch.isfinite(scale) & (scale > 0), scale, 1.0)
+        start = start.reshape(-1)
+        y = self._root(level, start, scale, torch.arange(len(start), device=start.device))
+        # y = q + s·sinh(x) has lost digits where q is much larger: start anew from y.
+        lost = torch.nonzero(y.abs() < _CANCELLED * start.abs()).squeeze(-1)
+        if len(lost):
+            rounding = 4 * torch.finfo(y.dtype).eps * start[lost].abs()
+            y[lost] = self._root(level, y[lost], rounding, lost)
+        return y.reshape(level.shape)
+
+    def _root(
+        self,
+        levels: Float[Tensor, "k m"],
+        start: Row,
+        scale: Row,
+        chosen: Int[Tensor, " n"],
+    ) -> Row:
+        """Find y = start + scale·sinh(x), for some of the flattened levels."""
+        level = levels.reshape(-1)[chosen]
         upper_half = level > 0.5
         side = torch.where(upper_half, -1.0, 1.0)
-        target = torch.special.ndtri(torch.where(upper_half, 1 - level, level))
+        target = torch.special.ndtri(torch.minimum(level, 1 - level))
+        examples = chosen % levels.shape[1]
+
+        def values(index: Tensor | slice, x: Tensor) -> Tensor:
+            return (start[index] + scale[index] * torch.sinh(x)).clamp(-LARGEST, LARGEST)
 
         def offset(index: Tensor, x: Tensor) -> Tensor:
-            y = scale[index] * torch.sinh(x)
+            y = values(index, x)
             tail = torch.empty_like(y)
             for above in (False, True):
                 part = upper_half[index] == above
                 if bool(part.any()):
-                    tail[part] = self._probability(index[part] % n, y[part], above)
-            gap: Tensor = side[index] * (torch.special.ndtri(tail) - target[index])
+                    tail[part] = self._probability(examples[index[part]], y[part], above)
+            probit = torch.special.ndtri(tail).clamp(-OUTSIDE, OUTSIDE)
+            gap: Tensor = side[index] * (probit - target[index])
             return gap
 
-        ends = (torch.asinh(end.clamp(-LARGEST, LARGEST) / scale) for end in (lower, upper))
-        y = scale * torch.sinh(smallest_root(offset, *ends))
-        y = torch.minimum(torch.maximum(y, lower), upper)
-        # Beyond the largest number a quantile is infinite, as an end of its bracket.
-        return torch.where(
-            y.abs() < 0.5 * LARGEST, y, torch.copysign(torch.full_like(y, torch.inf), y)
-        )
+        x = smallest_root(offset, torch.zeros_like(start), _FARTHEST)
+        infinite = torch.copysign(torch.full_like(x, torch.inf), x)
+        return torch.where(x.abs() >= _FARTHEST, infinite, values(slice(None), x))

@@ -15,10 +15,10 @@ _PORTFOLIO = (
     (False, 1, 0, 1),
     (True, 2, 0, 2),
     (False, 0, 2, 0),
+    (False, 1, 0, 2),
     (True, 1, 2, 1),
     (False, 1, 1, 1),
     (True, 0, 1, 1),
-    (False, 2, 0, 2),
 )
 """Starting candidates: with the stack or not, and places of likelihood, kernel and objective.
 
@@ -143,12 +143,12 @@ class Choices:
             chosen[candidate] = None
         return list(chosen)[:number]
 
-    def neighbours(self, of: Candidate, tried: Collection[str], large: bool) -> Iterator[Candidate]:
+    def neighbours(self, of: Candidate, tried: Collection[str]) -> Iterator[Candidate]:
         """Yield candidates that differ in one choice: number of inducing inputs, β, likelihood.
 
-        Likelihoods are those not `tried` yet; more inducing inputs are for a `large` weight.
+        Likelihoods are those not `tried` yet.
         """
-        if large and 2 * of.num_inducing <= self.most_inducing:
+        if 2 * of.num_inducing <= self.most_inducing:
             yield replace(of, num_inducing=2 * of.num_inducing)
         if of.mode != "elbo":
             place = self.betas.index(of.beta)

@@ -96,14 +96,12 @@ class Coverage:
         return tuple(group for group in self.groups if group.probability < level)
 
     @classmethod
-    def of(
-        cls, parts: Sequence[Part], loss: PointLoss, num_features: int | None = None
-    ) -> "Coverage":
+    def of(cls, parts: Sequence[Part], loss: PointLoss, num_features: int) -> "Coverage":
         """Return the coverage of examples in parts, each with models of its own.
 
-        Columns after the first `num_features` are of a stack, which are no features to group by.
         It is empty for labels, which have no intervals, and for a loss that is not a log density:
-        such a loss does not train the width of intervals.
+        such a loss does not train the width of intervals. Inputs after the features are columns of
+        a stack.
         """
         first = parts[0][0]
         if first.likelihood.task == "classification" or not loss.validation_loss().log_density:
@@ -113,9 +111,8 @@ class Coverage:
         except (NumericalError, UnsupportedError):
             return cls()
         inside, mean, X = (np.concatenate(arrays) for arrays in zip(*checked, strict=True))
-        X = X[:, :num_features]
         groups = [*_groups(None, mean, inside)]
-        feature = _main_feature(first.posterior.prior, X.shape[1])
+        feature = _main_feature(first.posterior.prior, num_features)
         if feature is not None:
             groups += _groups(feature, X[:, feature], inside)
         return cls(tuple(sorted(groups, key=lambda group: group.probability)))

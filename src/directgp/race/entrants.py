@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from threading import Event, Lock
-from typing import Protocol, cast, final
+from typing import Protocol, cast, final, runtime_checkable
 
 import torch
 from jaxtyping import Float
@@ -18,6 +18,7 @@ from directgp.errors import NumericalError
 from directgp.numerics.arrays import one_thread
 from directgp.race.candidates import Candidate
 from directgp.race.starts import start_of
+from directgp.race.weights import Pool
 from directgp.shapes import Row
 from directgp.training.beta_path import brief
 from directgp.training.callbacks import Cancel
@@ -37,10 +38,11 @@ from directgp.training.run import Monitor, Recipe, close
 from directgp.training.trainer import Trainer, elbo_run, fixed_run, joint_run
 from directgp.training.validation import Split, for_rows_of
 
-FIRST_STEPS = 25
+FIRST_STEPS = 20
 """Steps of a candidate before it is first compared."""
 
 
+@runtime_checkable
 class StartingModels(Protocol):
     """Makes untrained models."""
 
@@ -68,11 +70,18 @@ class Entrant:
     shares: Float[Tensor, " v"] | None = None
     """Weights of the validation examples, of mean 1; None without weights."""
 
+    forecasts: Float[Tensor, "s v"] | None = None
+    """What the loss of a mixture needs to know of its predictions."""
+
     rmse: float = math.nan
     """Root of the mean square error of the predictions."""
 
     steps: int = 0
     """Steps of this candidate, after those that it started from."""
+
+    kept: int = 0
+    """Steps that led to its state, with those of the candidate that it started from; further ones
+    did not lower the loss."""
 
     rate: float = math.inf
     """Fall of the loss in one of its last steps, over the cost of the step."""
@@ -229,33 +238,60 @@ class Trainers:
     def changed(self, entrant: Entrant, candidate: Candidate) -> Entrant:
         """Return a neighbouring candidate in the state of another one."""
         before = entrant.candidate
-        results = list(entrant.results)
-        more = candidate.num_inducing - before.num_inducing
-        parts = self.splits[candidate.stacked]
-        if more > 0:
-            results = [
-                replace(each, posterior=each.posterior.grown(part.training.X, more))
-                for each, part in zip(results, parts, strict=True)
-            ]
-        elif replace(candidate, mode=before.mode, beta=before.beta) != before:
-            model = self.models.model(candidate)
-            pairs = zip(results, parts, strict=True)
-            results = [start_of(model, each, part.training) for each, part in pairs]
         # Losses of another objective are no reason to keep a state.
-        changed = replace(self.judged(candidate, results), base=entrant.base)
-        same = more == 0 and candidate.likelihood == before.likelihood
+        changed = self.judged(candidate, self._moved(entrant.results, before, candidate))
+        held = candidate.mode == "fixed"
+        base = self._moved(entrant.base, before, candidate) if held else ()
+        same = replace(candidate, beta=before.beta) == before
+        changed = replace(changed, base=base, kept=entrant.kept)
         return replace(changed, learnt=entrant.learnt if same else ())
+
+    def _moved(
+        self, results: Sequence[TrainingResult], before: Candidate, candidate: Candidate
+    ) -> tuple[TrainingResult, ...]:
+        """Return models of one candidate as starts of a neighbour."""
+        parts = self.splits[candidate.stacked]
+        pairs = zip(results, parts, strict=True)
+        more = candidate.num_inducing - before.num_inducing
+        if more > 0:
+            return tuple(
+                replace(each, posterior=each.posterior.grown(part.training.X, more))
+                for each, part in pairs
+            )
+        if replace(candidate, mode=before.mode, beta=before.beta) == before:
+            return tuple(results)
+        model = self.models.model(candidate)
+        return tuple(start_of(model, each, part.training) for each, part in pairs)
 
     def judged(self, candidate: Candidate, results: Sequence[TrainingResult]) -> Entrant:
         """Return a candidate with the losses of its results."""
         loss = self.recipe.point_loss().validation_loss()
         pairs = zip(self.splits[candidate.stacked], results, strict=True)
         found = [part.judged(result, loss) for part, result in pairs]
-        losses, squares = (torch.cat(rows) for rows in zip(*found, strict=True))
+        losses = torch.cat([each.losses for each in found])
+        squares = torch.cat([each.squares for each in found])
+        several = [each.forecasts for each in found if each.forecasts is not None]
+        forecasts = torch.cat(several, -1) if several else None
         each = [part.shares for part in self.splits[candidate.stacked]]
         shares = None if any(rows is None for rows in each) else torch.cat(cast(list[Row], each))
         rmse = float((squares if shares is None else shares * squares).mean()) ** 0.5
-        return Entrant(candidate, tuple(results), losses, shares, rmse, base=tuple(results))
+        return Entrant(
+            candidate, tuple(results), losses, shares, forecasts, rmse, base=tuple(results)
+        )
+
+    def pool(self, entrants: Sequence[Entrant]) -> Pool:
+        """Return the predictions of entrants for the validation examples."""
+        first, *_ = entrants
+        parts = self.splits[first.candidate.stacked]
+        known = first.forecasts is not None
+        forecasts = [cast(Tensor, entrant.forecasts) for entrant in entrants] if known else []
+        return Pool(
+            loss=self.recipe.point_loss().validation_loss(),
+            losses=torch.stack([entrant.losses for entrant in entrants]),
+            forecasts=torch.stack(forecasts) if known else None,
+            y=torch.cat([part.validation.y for part in parts]),
+            share=first.shares,
+        )
 
     def advanced(self, entrants: Sequence[tuple[Entrant, int]]) -> list[Entrant]:
         """Train entrants for more steps on every split; keep the state with the lower loss."""
@@ -299,7 +335,8 @@ class Trainers:
         if not fall > 0:
             return replace(entrant, steps=steps, rate=0.0, learnt=())
         learnt = tuple(each for _, each in runs) if rate > 0 else ()
-        return replace(new, steps=steps, rate=rate, learnt=learnt, base=entrant.base)
+        kept = entrant.kept + taken
+        return replace(new, steps=steps, kept=kept, rate=rate, learnt=learnt, base=entrant.base)
 
     def fall(self, before: float, after: float) -> float:
         """Return the fall of a mean loss in nats."""

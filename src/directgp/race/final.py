@@ -5,12 +5,18 @@ from dataclasses import replace
 
 from directgp.errors import NumericalError
 from directgp.likelihoods.base import Likelihood
-from directgp.race.entrants import FIRST_STEPS, Entrant, Trainers
+from directgp.race.entrants import Entrant, Trainers
 from directgp.training.data import Model
-from directgp.training.result import Failure, Phase, Status, TrainingResult
+from directgp.training.result import Failure, Phase, StageResult, Status, TrainingResult
 from directgp.training.run import RelativeDecrease
 from directgp.training.trainer import elbo_run, fixed_run, joint_run
 from directgp.training.validation import for_rows_of
+
+_FEWEST = 25
+"""Smallest number of steps on all examples."""
+
+_SHARE = 0.25
+"""Steps on all examples over those that validation has judged: more may fit the noise."""
 
 _WINDOW = 10
 """Steps over which the fall of the objective decides whether a member has converged."""
@@ -39,22 +45,32 @@ def on_all(
         recipe = trainers.recipe
         if not trainers.by_adam(candidate):
             stopping = RelativeDecrease(_WINDOW, _WINDOW * tolerance)
-            most = recipe.max_steps or max(4 * FIRST_STEPS, entrant.steps)
+            most = recipe.max_steps or max(_FEWEST, round(_SHARE * entrant.kept))
             recipe = replace(recipe, stopping=stopping, max_steps=most)
         try:
-            if candidate.mode == "elbo":
+            # A state that no step of the objective improved is that of the ELBO.
+            if candidate.mode == "elbo" or not entrant.kept:
                 result = elbo_run(trainer, recipe, Model.of(start), near=True)
             elif candidate.mode == "fixed":
                 result = fixed_run(trainer, recipe, start, candidate.beta, start)
             else:
                 result = joint_run(trainer, recipe, Model.of(start), candidate.beta)
-            results.append(settled(trainers.noted(result)))
+            result = trainers.noted(result)
+            # A limit of the user is no sign that more steps would not pay.
+            results.append(settled(result) if trainers.recipe.max_steps is None else result)
         except NumericalError as error:
             trainers.failures.append(
                 Failure(candidate.beta, candidate.mode, str(error), candidate.label)
             )
             results.append(start)
     return results
+
+
+def ended(result: TrainingResult, end: StageResult) -> TrainingResult:
+    """Return a member of a race that the user or a callback ended, with the reason for that."""
+    *before, last = result.stages
+    last = replace(last, status=end.status, reason=end.reason, ends_training=True)
+    return replace(result, stages=(*before, last))
 
 
 def settled(result: TrainingResult) -> TrainingResult:

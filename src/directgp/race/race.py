@@ -1,15 +1,13 @@
 """Race candidates: advance them, compare, drop the beaten, add neighbours of the leading one."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal, final
 
-import torch
-
 from directgp.race.candidates import Candidate, Choices
 from directgp.race.entrants import FIRST_STEPS, Entrant, Trainers
-from directgp.race.weights import Weights, largest, mixed, mixture_weights
+from directgp.race.weights import Pool, Weights
 from directgp.text import number
 from directgp.training.validation import Split, for_rows_of
 
@@ -25,10 +23,10 @@ _MANY_STEPS = 200
 _MOST_STEPS = 3200
 """Steps of an entrant where the recipe has no limit."""
 
-_LARGE = 1 / 3
-"""Weight from which more inducing inputs are tried."""
+_AHEAD = 2.0
+"""A candidate goes on if it overtakes the result within that many times its steps."""
 
-_STEPS_PER_DOUBLING = 125
+_STEPS_PER_DOUBLING = 30
 """Steps for which twice as many inducing inputs have to pay."""
 
 
@@ -55,40 +53,24 @@ class Effort:
 
 EFFORTS = {
     "fast": Effort(1e-3, 3, 2000, 200, 5),
-    "default": Effort(1e-4, 6, 5000, 2000, 2),
-    "thorough": Effort(1e-5, 8, 20_000, 4000, 1),
+    "default": Effort(2e-4, 5, 5000, 2000, 2),
+    "thorough": Effort(2e-5, 8, 20_000, 4000, 1),
 }
 """Efforts by name: more effort means more candidates and steps."""
 
 
-def weights_of(entrants: Sequence[Entrant], combine: Combine) -> Weights:
+def weights_of(pool: Pool, combine: Combine) -> Weights:
     """Return the weights of the mixture with the lowest validation loss, or 1 for the best."""
-    if combine == "mixture":
-        losses = torch.stack([entrant.losses for entrant in entrants])
-        return largest(mixture_weights(losses, entrants[0].shares), MOST_MEMBERS)
-    weights = torch.zeros(len(entrants), dtype=torch.float64)
-    weights[min(range(len(entrants)), key=lambda i: entrants[i].loss)] = 1.0
-    return weights
+    return pool.weights(MOST_MEMBERS) if combine == "mixture" else pool.best()
 
 
-def result_loss(entrants: Sequence[Entrant], combine: Combine) -> float:
-    """Return the validation loss of the mixture, or of the best one."""
-    if combine == "best" or len(entrants) == 1:
-        return min(entrant.loss for entrant in entrants)
-    weights = weights_of(entrants, combine)
-    members = [entrants[i] for i in weights.nonzero()[:, 0].tolist()]
-    losses = torch.stack([entrant.losses for entrant in members]).double().cpu()
-    rows, shares = mixed(losses, weights[weights > 0]), members[0].shares
-    return float((rows if shares is None else shares.cpu() * rows).mean())
-
-
-def shares(entrants: Sequence[Entrant], combine: Combine) -> list[float]:
+def shares(entrants: Sequence[Entrant], weights: Weights, combine: Combine) -> list[float]:
     """Return by how much the loss of the result falls where that of an entrant falls by 1.
 
     In a mixture it is the weight. The best one may yet be any that it does not clearly beat.
     """
     if combine == "mixture":
-        return weights_of(entrants, combine).tolist()
+        return weights.tolist()
     best = min(entrants, key=lambda entrant: entrant.loss)
     return [0.0 if entrant.is_beaten(best) else 1.0 for entrant in entrants]
 
@@ -102,9 +84,29 @@ def next_steps(entrant: Entrant, share: float, effort: Effort) -> int:
     return min(max(FIRST_STEPS, entrant.steps), left) if share * entrant.rate >= pays else 0
 
 
+def overtakes(entrant: Entrant, gap: float, effort: Effort) -> bool:
+    """Return whether an entrant at its rate closes a gap, and pays for its steps, within a while.
+
+    Candidates that end best may start slowly.
+    """
+    if not math.isfinite(gap) or entrant.steps == 0:
+        return False
+    return (entrant.rate - effort.tolerance) * entrant.cost * _AHEAD * entrant.steps >= gap
+
+
 def price(entrant: Entrant, steps: int, effort: Effort) -> float:
     """Return the fall of the loss for which an entrant takes that many steps."""
     return steps * effort.tolerance * entrant.cost
+
+
+def _decision(candidate: Candidate, fall: float, cost: float) -> str:
+    """Return whether a neighbour is kept, and why."""
+    if fall <= 0:
+        return f"Not kept: {candidate.label}. It does not lower the loss."
+    lowers = f"{candidate.label}. It lowers the loss by {number(fall, 2)}"
+    if fall >= cost:
+        return f"Kept: {lowers}; its steps cost {number(cost, 2)}."
+    return f"Not kept: {lowers}, less than the {number(cost, 2)} that its steps cost."
 
 
 @final
@@ -135,6 +137,18 @@ class Race:
 
     _tried: set[Candidate] = field(default_factory=set, init=False)
     _expanded: set[Candidate] = field(default_factory=set, init=False)
+    _refused: set[tuple[bool, int]] = field(default_factory=set, init=False)
+    """Features and numbers of inducing inputs that did not pay."""
+
+    @property
+    def weights(self) -> Weights:
+        """Weights of the entrants in the result."""
+        return weights_of(self.trainers.pool(self.entrants), self.combine)
+
+    def _loss(self, entrants: Sequence[Entrant]) -> float:
+        """Return the validation loss of the result of these entrants."""
+        pool = self.trainers.pool(entrants)
+        return pool.mean(weights_of(pool, self.combine))
 
     def run(self) -> None:
         """Race until no further step and no further candidate pays."""
@@ -152,37 +166,43 @@ class Race:
     def _open(self) -> None:
         """Train the starting candidates for their first steps."""
         portfolio = self.choices.portfolio(self.effort.portfolio)
-        ard = {stacked: self._ard(stacked) for stacked in self.choices.stacked}
+        ard = self._ard()
         starts = list[tuple[Entrant, int]]()
         for candidate in portfolio:
-            chosen = ard[candidate.stacked]
-            if chosen is None or self.trainers.end is not None:
+            if ard is None or self.trainers.end is not None:
                 self.untried.append(candidate.label)
                 continue
-            candidate = replace(candidate, ard=chosen)
+            candidate = replace(candidate, ard=ard)
             base = self.trainers.base(candidate, self._first_of(candidate))
             if base is not None:
                 starts.append((self.trainers.start(candidate, base), FIRST_STEPS))
         self.entrants = [each for each in self.trainers.advanced(starts) if each.steps]
         self._tried = {each.candidate for each in self.entrants}
 
-    def _ard(self, stacked: bool) -> bool | None:
-        """Return whether a lengthscale for each feature gives the lower loss; None if neither."""
-        first = replace(self.choices.first(), stacked=stacked)
-        found = {}
-        for ard in self.choices.ard:
-            base = self.trainers.base(replace(first, ard=ard), first.likelihood)
-            if base is not None:
-                found[ard] = base
-        if not found:
-            return None
-        best = min(found, key=lambda ard: found[ard].loss)
-        if len(found) > 1:
-            each = "a lengthscale for each feature" if best else "one lengthscale"
-            gap = abs(found[True].loss - found[False].loss)
-            where = " with the stack" if stacked else ""
-            self.decisions.append(f"{each.capitalize()}{where}: lower by {number(gap, 3)}.")
-        return best
+    def _ard(self) -> bool | None:
+        """Return whether each feature gets a lengthscale; None if no model could be trained.
+
+        The preferred choice stays unless the other one is clearly better.
+        """
+        first = self.choices.first()
+        first = replace(first, stacked=first.stacked and len(self.choices.stacked) == 1)
+        tried = [
+            self.trainers.base(replace(first, ard=ard), first.likelihood)
+            for ard in self.choices.ard
+        ]
+        found = [base for base in tried if base is not None]
+        if len(found) < 2:
+            return found[0].candidate.ard if found else None
+        preferred, other = found
+        changed = preferred.is_beaten(other)
+        chosen = other if changed else preferred
+        rest = preferred if changed else other
+        names = "a lengthscale for each feature", "one lengthscale for all features"
+        this, that = names if chosen.candidate.ard else names[::-1]
+        gap = self.trainers.fall(rest.loss, chosen.loss)
+        higher = f"higher by {number(gap, 2)}" if gap > 0 else "not clearly lower"
+        self.decisions.append(f"{this.capitalize()}: with {that}, the loss is {higher}.")
+        return chosen.candidate.ard
 
     def _first_of(self, candidate: Candidate) -> str:
         """Return the first likelihood with the latent scale of a candidate's."""
@@ -195,8 +215,16 @@ class Race:
 
     def _going(self) -> list[tuple[int, int]]:
         """Return the places of entrants for which further steps pay, with their number."""
-        pairs = zip(self.entrants, shares(self.entrants, self.combine), strict=True)
-        steps = [next_steps(entrant, share, self.effort) for entrant, share in pairs]
+        pool = self.trainers.pool(self.entrants)
+        weights = weights_of(pool, self.combine)
+        result = pool.mean(weights)
+        each = shares(self.entrants, weights, self.combine)
+        pairs = zip(self.entrants, each, strict=True)
+        steps = []
+        for entrant, share in pairs:
+            gap = self.trainers.fall(entrant.loss, result)
+            share = 1.0 if overtakes(entrant, gap, self.effort) else share
+            steps.append(next_steps(entrant, share, self.effort))
         return [(i, number) for i, number in enumerate(steps) if number]
 
     def _advance(self, going: Sequence[tuple[int, int]]) -> None:
@@ -205,24 +233,32 @@ class Race:
         for (i, _), entrant in zip(going, further, strict=True):
             self.entrants[i] = entrant
 
+    def _leaders(self) -> list[Entrant]:
+        """Return the heaviest entrant, and the best of those with the other features."""
+        weights = self.weights
+        first = self.entrants[int(weights.argmax())]
+        others = [
+            each for each in self.entrants if each.candidate.stacked != first.candidate.stacked
+        ]
+        return [first, *sorted(others, key=lambda entrant: entrant.loss)[:1]]
+
     def _expand(self) -> bool:
-        """Add the neighbours of the heaviest entrant; return whether there are new ones."""
-        weights = weights_of(self.entrants, self.combine)
-        leader = self.entrants[int(weights.argmax())]
-        if leader.candidate in self._expanded:
-            return False
-        self._expanded.add(leader.candidate)
+        """Add the neighbours of the leading entrants; return whether there are new ones."""
         added = False
-        likelihoods = {candidate.likelihood for candidate in self._tried}
-        large = float(weights.max()) >= _LARGE
-        for candidate in self.choices.neighbours(leader.candidate, likelihoods, large):
-            if candidate in self._tried:
+        for leader in self._leaders():
+            if leader.candidate in self._expanded:
                 continue
-            if self.trainers.end is not None:
-                self.untried.append(candidate.label)
-                continue
-            self._tried.add(candidate)
-            added |= self._add(leader, candidate)
+            self._expanded.add(leader.candidate)
+            likelihoods = {candidate.likelihood for candidate in self._tried}
+            for candidate in self.choices.neighbours(leader.candidate, likelihoods):
+                size = candidate.stacked, candidate.num_inducing
+                if candidate in self._tried or size in self._refused:
+                    continue
+                if self.trainers.end is not None:
+                    self.untried.append(candidate.label)
+                    continue
+                self._tried.add(candidate)
+                added |= self._add(leader, candidate)
         return added
 
     def _add(self, leader: Entrant, candidate: Candidate) -> bool:
@@ -234,36 +270,37 @@ class Race:
         if not math.isfinite(entrant.loss):
             return False
         grown = candidate.num_inducing > leader.candidate.num_inducing
-        if grown:
-            fall = trainers.fall(leader.loss, entrant.loss)
-            wanted = price(entrant, _STEPS_PER_DOUBLING, self.effort)
-        else:
-            before = result_loss(self.entrants, self.combine)
-            fall = trainers.fall(before, result_loss([*self.entrants, entrant], self.combine))
-            wanted = price(entrant, FIRST_STEPS, self.effort)
+        others = [each for each in self.entrants if not (grown and each is leader)]
+        fall = trainers.fall(self._loss(self.entrants), self._loss([*others, entrant]))
+        steps = _STEPS_PER_DOUBLING if grown else FIRST_STEPS
+        wanted = price(entrant, steps, self.effort)
         pays = fall >= wanted
-        self.decisions.append(
-            f"{'Kept' if pays else 'Not kept'}: {candidate.label}. The loss falls by "
-            f"{number(fall, 2)}, and {number(wanted, 2)} are asked for."
-        )
+        self.decisions.append(_decision(candidate, fall, wanted))
         if pays and grown:
             self.entrants[self.entrants.index(leader)] = entrant
         elif pays:
             self.entrants.append(entrant)
+        elif grown:
+            self._refused.add((candidate.stacked, candidate.num_inducing))
         return pays
 
-    def widen(self, whole: dict[bool, Sequence[Split]]) -> None:
+    def widen(self, whole: Mapping[bool, Sequence[Split]]) -> None:
         """Go on with the best entrants on all examples of the splits."""
-        weights = weights_of(self.entrants, self.combine)
+        kept = [self.entrants[i] for i in self.weights.nonzero()[:, 0].tolist()]
         self.trainers.splits = whole
-        kept = [self.entrants[i] for i in weights.nonzero()[:, 0].tolist()]
         self.entrants = []
         for entrant in kept:
             parts = whole[entrant.candidate.stacked]
-            results = tuple(
-                replace(each, likelihood=for_rows_of(each.likelihood, part.likelihood))
-                for each, part in zip(entrant.results, parts, strict=True)
+            results, base = (
+                tuple(
+                    replace(each, likelihood=for_rows_of(each.likelihood, part.likelihood))
+                    for each, part in zip(models, parts, strict=True)
+                )
+                for models in (entrant.results, entrant.base or entrant.results)
             )
-            self.entrants.append(replace(entrant, results=results, rate=math.inf, learnt=()))
+            self.entrants.append(
+                replace(entrant, results=results, base=base, rate=math.inf, learnt=())
+            )
         self._expanded.clear()
+        self._refused.clear()
         self._tried = {each.candidate for each in self.entrants}

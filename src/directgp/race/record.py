@@ -1,32 +1,34 @@
 """Record a race: every candidate with its validation loss, weight, and the decisions."""
 
+import math
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 
 import torch
 
-from directgp.race.race import MOST_MEMBERS, Race, weights_of
-from directgp.race.weights import cross_fitted
+from directgp.race.race import MOST_MEMBERS, Race
 from directgp.training.result import BetaPath, PathPoint
 from directgp.training.validation import compare
 
 
 def path_of(race: Race, betas: Sequence[float], validation: str) -> BetaPath:
     """Return the candidates with their losses; the chosen one is the heaviest."""
-    trainers, entrants = race.trainers, race.entrants
-    loss = trainers.recipe.point_loss().validation_loss()
-    seconds = time.perf_counter() - trainers.since
-    common = {
-        "loss": loss.name,
-        "seconds": seconds,
-        "failed": tuple(trainers.failures),
-        "validation": validation,
-        "grid": tuple(betas),
-        "decisions": tuple(race.decisions),
-    }
+    trainers = race.trainers
+    entrants = race.entrants
+    path = BetaPath(
+        points=(),
+        chosen=0,
+        loss=trainers.recipe.point_loss().validation_loss().name,
+        seconds=time.perf_counter() - trainers.since,
+        failed=tuple(trainers.failures),
+        validation=validation,
+        grid=tuple(betas),
+        decisions=tuple(race.decisions),
+    )
     if not entrants:
-        return BetaPath((), 0, **common)
-    weights = weights_of(entrants, race.combine)
+        return path
+    weights = race.weights
     compared = compare(torch.stack([entrant.weighted for entrant in entrants]))
     points = compared.points([entrant.results[0] for entrant in entrants])
     named = tuple(
@@ -44,9 +46,9 @@ def path_of(race: Race, betas: Sequence[float], validation: str) -> BetaPath:
         )
         for point, entrant, weight in zip(points, entrants, weights, strict=True)
     )
-    if race.combine == "mixture" and int((weights > 0).sum()) > 1:
-        losses = torch.stack([entrant.losses for entrant in entrants])
-        rows = cross_fitted(losses, entrants[0].shares, MOST_MEMBERS)
-        error = float(rows.std()) / len(rows) ** 0.5 if len(rows) > 1 else float("inf")
-        common |= {"mixture_loss": float(rows.mean()), "mixture_error": error}
-    return BetaPath(named, int(weights.argmax()), **common)
+    path = replace(path, points=named, chosen=int(weights.argmax()))
+    if int((weights > 0).sum()) < 2:
+        return path
+    rows = trainers.pool(entrants).cross_fitted(MOST_MEMBERS)
+    error = float(rows.std()) / len(rows) ** 0.5 if len(rows) > 1 else math.inf
+    return replace(path, mixture_loss=float(rows.mean()), mixture_error=error)

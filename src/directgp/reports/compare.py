@@ -15,7 +15,7 @@ from directgp.plots.rendering import RenderedPicture, render
 from directgp.reports.figures import make_pictures
 from directgp.reports.findings import Findings
 from directgp.reports.html import damaged_sentence, parquet, render_page, write_files
-from directgp.reports.verdict import Verdict, steps_allowed, verdict
+from directgp.reports.verdict import Verdict, members_in_words, steps_allowed, verdict
 from directgp.text import (
     decimals_for,
     duration,
@@ -220,11 +220,13 @@ def run_facts(findings: Findings) -> dict[str, str]:
     settings = comparison.plan.settings
     inducing = settings.num_inducing
     betas = settings.betas
-    chosen = "chosen by evidence on each split"
+    chosen = "chosen by the validation rows of each split"
     lengthscales = "one for all features"
     if settings.ard:
         lengthscales = chosen if settings.ard == "auto" else "one a feature"
     seconds = math.fsum(run.outcome.seconds for run in comparison.runs)
+    members = members_in_words(findings.mixtures)
+    mixture = {"directgp fit": members} if members else {}
     damaged = {"damaged": damaged_sentence(comparison.damaged)} if comparison.damaged else {}
     return {
         "training rows": ", ".join(f"{size:,}" for size in plan.sizes),
@@ -235,6 +237,7 @@ def run_facts(findings: Findings) -> dict[str, str]:
         "kernel": chosen if settings.kernel == "auto" else settings.kernel,
         "lengthscales": lengthscales,
         "models chosen": _models(findings),
+        **mixture,
         "inducing inputs": "a quarter of the training rows, from 50 to 100"
         if inducing is None
         else f"{inducing:,}",
@@ -280,6 +283,7 @@ def report_document(findings: Findings, verdict: Verdict) -> dict[str, Any]:
             for ranking in findings.by_size.values()
             for row in ranking
         ],
+        "mixtures": [[m.model_dump() for m in members] for members in findings.mixtures],
         "features": [asdict(entry) for entry in findings.importance(method)],
         "significance": SIGNIFICANT,
         **{name: getattr(plan, name) for name in ("repeats", "sizes", "seed")},

@@ -8,8 +8,13 @@ from typing import final
 
 import numpy as np
 
-from directgp.experiments.cell import ELBO
-from directgp.experiments.compare_cell import ComparedFit, ModelFacts, Predictions
+from directgp.experiments.cell import DEFAULT, ELBO
+from directgp.experiments.compare_cell import (
+    ComparedFit,
+    MemberFacts,
+    ModelFacts,
+    Predictions,
+)
 from directgp.experiments.plan import Comparison
 from directgp.experiments.stats import (
     Paired,
@@ -122,6 +127,11 @@ class Findings:
     def models(self, method: str) -> list[ModelFacts]:
         """Return the models of a method in the repeats of the ranking."""
         return [run.outcome.model for run in self.runs(method) if run.outcome.model]
+
+    @property
+    def mixtures(self) -> list[tuple[MemberFacts, ...]]:
+        """Members of the mixture of `directgp fit` in each repeat of the ranking."""
+        return [run.outcome.members for run in self.runs(DEFAULT.name) if run.outcome.members]
 
     def importance(self, method: str) -> list[Importance]:
         """Return the importance of each feature for a method, the largest first."""

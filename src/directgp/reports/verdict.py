@@ -9,14 +9,23 @@ from typing import final
 import numpy as np
 
 from directgp.experiments.cell import BASIC, DEFAULT, Method
-from directgp.experiments.compare_cell import ComparedFit, ModelFacts, Settings
+from directgp.experiments.compare_cell import ComparedFit, MemberFacts, ModelFacts, Settings
 from directgp.experiments.fit import coarse_grid
 from directgp.experiments.plan import DataFacts, Plan
 from directgp.experiments.stats import Paired, RankingRow, best_of
 from directgp.metrics import COVERAGE, reliability
 from directgp.registry import likelihoods_of
 from directgp.reports.findings import Findings, pooled
-from directgp.text import command_lines, joined, number, one_line, p_value, percent, plural
+from directgp.text import (
+    command_lines,
+    joined,
+    number,
+    one_line,
+    p_value,
+    percent,
+    plural,
+    with_error,
+)
 from directgp.training.result import Status
 
 _NEAR_COVERAGE = 0.02
@@ -294,7 +303,7 @@ def _terms(findings: Findings, chosen: str) -> Iterator[str]:
 
 
 def details(findings: Findings, use: RankingRow) -> Iterator[str]:
-    """Yield the effects of likelihood and objective, methods without a GP, the second score."""
+    """Yield the effects of likelihood, objective and mixture, other methods, the second score."""
     yield (
         "NLL is the mean of −log of the probability (or density) that was predicted for the actual "
         "value. Lower is better; 0.1 less is 1.1 times the probability."
@@ -306,6 +315,7 @@ def details(findings: Findings, use: RankingRow) -> Iterator[str]:
     if elbo is not None and others:
         second = min(others, key=lambda row: row.scores["nll"].mean)
         yield f"The objective: {_changed(findings, second, elbo)}."
+    yield from _mixture_effect(findings)
     rival = findings.baseline
     if rival is not None:
         change = _changed(findings, use, rival)
@@ -344,13 +354,42 @@ def _model_effect(findings: Findings, elbo: RankingRow) -> Iterator[str]:
     counts = Counter(f"{model.likelihood.replace('_', '-')} noise" for model in models)
     plain = f"{likelihoods_of(findings.comparison.plan.data.task)[0].replace('_', '-')} noise"
     chosen, times = counts.most_common(1)[0]
-    fits = "fits the training rows best (highest evidence) in"
+    fits = "predicts the validation rows best in"
     if set(counts) == {plain}:
         yield f"The likelihood: {plain} {fits} every repeat."
         return
     change = _changed(findings, elbo, basic, chosen, plain)
     repeats = plural(len(models), "repeat")
     yield f"The likelihood: {chosen} {fits} {times} of {repeats}; {change}."
+
+
+def _mixture_effect(findings: Findings) -> Iterator[str]:
+    """Yield the NLL of `directgp fit` minus that of the best objective, and its members."""
+    mixture = findings.row(DEFAULT.name)
+    if mixture is None or not findings.objectives:
+        return
+    best = min(findings.objectives, key=lambda row: row.scores["nll"].mean)
+    pair = findings.paired(mixture, best)
+    difference = ""
+    if math.isfinite(pair.gap):
+        words = " (mean ± standard error)" if math.isfinite(pair.error) else ""
+        difference = f"; the difference is {with_error(-pair.gap, pair.error)}{words}"
+    yield f"Mixture and trees: {_changed(findings, mixture, best)}{difference}."
+    members = members_in_words(findings.mixtures)
+    if members:
+        yield f"{_capital(members)}."
+
+
+def members_in_words(mixtures: Sequence[Sequence[MemberFacts]]) -> str:
+    """Format ``the mixture of a repeat has 3 to 5 models; models with trees have 62 % of …``."""
+    if not mixtures:
+        return ""
+    numbers = [len(members) for members in mixtures]
+    fewest, most = min(numbers), max(numbers)
+    models = plural(most, "model") if fewest == most else f"{fewest} to {most} models"
+    weights = [sum(each.weight for each in members if each.stacked) for members in mixtures]
+    share = percent(math.fsum(weights) / len(weights), 0)
+    return f"the mixture of a repeat has {models}; models with trees have {share} of the weight"
 
 
 def second_sentence(findings: Findings, use: RankingRow) -> str:

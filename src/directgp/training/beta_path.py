@@ -42,6 +42,9 @@ from directgp.training.validation import (
     split,
 )
 
+StopRule = Callable[[Sequence[TrainingResult | None]], bool]
+"""Returns whether to stop after these results, from the β nearest 1 towards an end of a grid."""
+
 _SHARE_OF_STEPS = 10
 """A run that starts near its optimum gets the default steps divided by this."""
 
@@ -149,8 +152,13 @@ def path_of(
     checkpoints: Checkpoints | None,
     generator: torch.Generator | None,
     start: str = "elbo",
+    falling: bool = False,
 ) -> BetaPath:
-    """Return the path of a recipe; the arguments are those of `beta_path`."""
+    """Return the path of a recipe; the other arguments are those of `beta_path`.
+
+    With `falling`, L-BFGS goes outwards from the β nearest 1 only while the loss on the examples
+    of `Given` falls, and the β with the lowest loss is chosen.
+    """
     mode = hyperparameters
     modes = ("joint", "fixed", "auto")
     require(mode in modes, "hyperparameters", f"one of {modes}", repr(mode))
@@ -176,10 +184,17 @@ def path_of(
     loss = recipe.point_loss().validation_loss()
     since = time.perf_counter()
 
+    def rises(passed: Sequence[TrainingResult | None]) -> bool:
+        trained = [result for result in passed if result is not None]
+        *_, before, after = (float(splits[0].losses(result, loss).mean()) for result in trained)
+        return not after < before
+
     def train(data: Data, likelihood: Likelihood) -> tuple[list[TrainingResult], list[Failure]]:
         trainer = Trainer(data, random, checkpoint, since)
         start_model = Model(model.posterior, likelihood)
-        return _candidates(trainer, recipe, start_model, grid, mode, start), trainer.failures
+        stop = rises if falling else None
+        results = _candidates(trainer, recipe, start_model, grid, mode, start, stop)
+        return results, trainer.failures
 
     try:
         folds = isinstance(how, Folds)
@@ -203,8 +218,9 @@ def path_of(
         chosen = nearest_one([result.beta for result in results])
         comparison = PairedComparison(nan, nan, nan, nan, chosen)
     points = comparison.points(results)
+    chosen = int(comparison.mean.argmin()) if falling and parts else comparison.chosen
     seconds = time.perf_counter() - since
-    return BetaPath(points, comparison.chosen, loss.name, seconds, tuple(failures))
+    return BetaPath(points, chosen, loss.name, seconds, tuple(failures))
 
 
 def _losses(
@@ -223,7 +239,13 @@ def _losses(
 
 
 def _candidates(
-    trainer: Trainer, recipe: Recipe, model: Model, betas: Sequence[float], mode: str, start: str
+    trainer: Trainer,
+    recipe: Recipe,
+    model: Model,
+    betas: Sequence[float],
+    mode: str,
+    start: str,
+    stop: StopRule | None = None,
 ) -> list[TrainingResult]:
     """Train the candidates, from the most to the least regularised."""
     base = None
@@ -231,13 +253,13 @@ def _candidates(
         stage = without_steps("elbo", Status.CONVERGED, "Trained before.")
         base = trainer.result(as_elbo(recipe), model, 1.0, "elbo", (stage,))
     if mode == "joint":
-        return train_grid(trainer, recipe, model, betas, base, held=False)
+        return train_grid(trainer, recipe, model, betas, base, held=False, stop=stop)
     base = base or elbo_run(trainer, recipe, model)
     results = [base] if mode == "auto" else []
     for held in (True, False) if mode == "auto" else (True,):
         if _ended(results or [base]):
             return results or [base]
-        results += train_grid(trainer, recipe, model, betas, base, held=held)
+        results += train_grid(trainer, recipe, model, betas, base, held=held, stop=stop)
     return results
 
 
@@ -283,11 +305,12 @@ def train_grid(
     betas: Sequence[float],
     base: TrainingResult | None,
     held: bool,
+    stop: StopRule | None = None,
 ) -> list[TrainingResult]:
     """Return a result for each β, in order; fewer where a budget or a callback ended the training.
 
     With `held`, the hyperparameters are those of the base. Otherwise they are trained too, from the
-    base, or from a short ELBO run if there is no base.
+    base, or from a short ELBO run if there is no base. `stop` is called with two or more results.
     """
     if len(betas) > 1 and batches_models(recipe, model, len(trainer.data)):
         return _batched(trainer, recipe, model, betas, base, held)
@@ -313,7 +336,11 @@ def train_grid(
         results.append(result)
         return result
 
-    return outwards(betas, attempt, lambda *_: _ended(results))
+    def ended(passed: Sequence[TrainingResult | None], left: int) -> bool:
+        several = sum(result is not None for result in passed) > 1
+        return _ended(results) or (stop is not None and several and stop(passed))
+
+    return outwards(betas, attempt, ended)
 
 
 Trained = TypeVar("Trained")

@@ -400,12 +400,12 @@ class BetaPath:
             rmse = None if candidate.rmse is None else scale * candidate.rmse
             return replace(candidate, result=None, validation_loss=mean, rmse=rmse, **scaled)
 
-        mixture = {}
-        if self.mixture_loss is not None and self.mixture_error is not None:
-            mixture["mixture_loss"] = scale**power * self.mixture_loss + shift
-            mixture["mixture_error"] = scale**power * self.mixture_error
-        points = tuple(map(point, self.points))
-        return replace(self, points=points, **mixture)
+        path = replace(self, points=tuple(map(point, self.points)))
+        if self.mixture_loss is None or self.mixture_error is None:
+            return path
+        mixture_loss = scale**power * self.mixture_loss + shift
+        mixture_error = scale**power * self.mixture_error
+        return replace(path, mixture_loss=mixture_loss, mixture_error=mixture_error)
 
     def to_json(self) -> dict[str, Any]:
         """Return the path without models as plain values, for a model file."""

@@ -3,7 +3,7 @@
 import copy
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import final
+from typing import NamedTuple, final
 
 import torch
 from jaxtyping import Float, Num
@@ -76,6 +76,19 @@ class Given:
 Validation = HoldOut | Folds | Given
 
 
+class Judged(NamedTuple):
+    """Predictions for validation examples, compared with the targets."""
+
+    losses: Row
+    """The loss of each."""
+
+    squares: Row
+    """The square error of each."""
+
+    forecasts: Float[Tensor, "s v"] | None
+    """What the loss of a mixture needs to know; None if the losses are enough."""
+
+
 @final
 @dataclass(frozen=True)
 class Split:
@@ -108,16 +121,20 @@ class Split:
 
     def losses(self, result: TrainingResult, loss: PointLoss) -> Float[Tensor, " v"]:
         """Return the loss of each validation example, times its relative weight."""
-        losses = self.judged(result, loss)[0]
+        losses = self.judged(result, loss).losses
         shares = self.shares
         return losses if shares is None else torch.where(shares > 0, shares * losses, 0.0)
 
-    def judged(self, result: TrainingResult, loss: PointLoss) -> tuple[Row, Row]:
-        """Return loss and square error of each validation example."""
+    def judged(self, result: TrainingResult, loss: PointLoss) -> Judged:
+        """Return what a model predicts for the validation examples, compared with the targets."""
         data, likelihood = self.examples_for(result)
         marginals = result.posterior.predict(data.X)
         with torch.no_grad():
-            return loss(likelihood, data.y, marginals), square_errors(likelihood, data.y, marginals)
+            return Judged(
+                losses=loss(likelihood, data.y, marginals),
+                squares=square_errors(likelihood, data.y, marginals),
+                forecasts=loss.forecast(likelihood, marginals),
+            )
 
 
 def for_rows_of(likelihood: Likelihood, of_rows: Likelihood) -> Likelihood:

@@ -188,7 +188,7 @@ def test_at_level_2_each_part_is_a_plain_line(
     run(shown, clock, last=2)
     shown.close()
     assert file.getvalue().splitlines() == [
-        f"run 1: {NAME}: 10 steps, loss 0.3333, 1.1 s",
+        f"run 1: {NAME}: 10 steps, loss 0.3333, 1 s",
         f"run 2: {NAME}: 10 steps, loss 0.3333, 0.9 s",
         "Fitted in 2 s: 2 runs, 20 steps.",
     ]
@@ -213,11 +213,13 @@ def test_runs_at_once_have_a_line_each() -> None:
     threads = [threading.Thread(target=work, args=(turn,)) for turn in turns]
     for thread in threads:
         thread.start()
-    for worker, part in ((0, 1), (1, 2), (0, 1), (1, 2), (1, 3), (0, 1), (1, 3)):
+    # This thread waits for the others.
+    shown(at(1, 1, None))
+    for worker, part in ((0, 2), (1, 3), (0, 2), (1, 3), (1, 4), (0, 2), (1, 4)):
         turns[worker].put(part)
         done.get(timeout=10)
     places = [line.split(": ")[0] for line in file.getvalue().splitlines()]
-    assert places == ["run 2"]
+    assert places == ["run 1", "run 3"]
     for turn, thread in zip(turns, threads, strict=True):
         turn.put(None)
         thread.join(10)
@@ -227,8 +229,9 @@ def test_runs_at_once_have_a_line_each() -> None:
     lines = file.getvalue().splitlines()
     counts = [tuple(line.split(": ")[::2]) for line in lines[:-1]]
     steps = [(place, int(rest.split()[0])) for place, rest in counts]
-    assert steps == [("run 2", 2), ("run 1", 3), ("run 3", 2), ("final run 1 of 2", 1)]
-    assert lines[-1].endswith(": 4 runs, 8 steps.")
+    assert steps[:2] == [("run 1", 1), ("run 3", 2)]
+    assert steps[2:] == [("run 2", 3), ("run 4", 2), ("final run 1 of 2", 1)]
+    assert lines[-1].endswith(": 5 runs, 9 steps.")
 
 
 def test_closing_without_a_step_or_twice_prints_nothing_more() -> None:

@@ -155,7 +155,7 @@ def test_the_choice_of_beta_is_explained() -> None:
     earlier = words(replace(FULL, path=replace(PATH, points=points)))
     assert "β 10, of 4 candidates, near the best by log_loss on all 812 examples" in earlier
     alone = replace(FULL, path=replace(PATH, points=POINTS[:1], chosen=0))
-    assert "β 10, the only candidate that could be trained" in words(alone)
+    assert "β 10, the only candidate that was trained" in words(alone)
 
 
 def test_the_elbo_solution_has_a_beta_of_its_own() -> None:

@@ -4,6 +4,7 @@ import math
 import warnings
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -17,11 +18,12 @@ from directgp.errors import InvalidInputError, ModelFileError, NumericalError
 from directgp.estimators import SparseGPRegressor
 from directgp.estimators.preprocessing import ColumnScaling, Scalings
 from directgp.experiments.cell import DEFAULT, METHODS, Cell, Record, seed_of
-from directgp.experiments.compare_cell import CompareCell, CompareOutcome, ModelFacts
+from directgp.experiments.compare_cell import CompareCell, CompareOutcome, ModelFacts, Settings
 from directgp.experiments.comparison import compare as run_comparison
 from directgp.experiments.engine import Runner
 from directgp.experiments.fit import (
     PredictedTargets,
+    _fit,
     coarse_grid,
     compare_rows,
     run_compare_cell,
@@ -31,10 +33,13 @@ from directgp.experiments.splits import CellData
 from directgp.experiments.stats import ranking
 from directgp.experiments.workers import FailedJob
 from directgp.likelihoods import Gaussian
+from directgp.metrics import Judged, judge_mixture
+from directgp.predictive.mixture import PredictiveMixture
 from directgp.registry import Task
 from directgp.shapes import Marginals
+from directgp.training.beta_path import path_of
+from directgp.training.result import BetaPath
 from directgp.training.run import Monitor
-from directgp.training.search import Search
 from tests.unit.experiments.small import Recorder, plan, problem
 
 pytestmark = pytest.mark.usefixtures("without_shape_checks")
@@ -184,6 +189,8 @@ def test_the_elbo_cell_is_the_fit_of_the_estimator() -> None:
         ard=settings.ard,
         num_inducing=settings.num_inducing,
         max_iter=20,
+        combine="best",
+        stack=None,
         random_state=seed_of(cell.seed, cell.repeat),
     )
     with warnings.catch_warnings():
@@ -217,7 +224,6 @@ def test_a_method_goes_on_from_the_model_of_the_elbo() -> None:
         beta="auto",
         hyperparameters="joint",
         warm_start=True,
-        effort="fast",
         max_iter=30,
     )
     with warnings.catch_warnings():
@@ -247,22 +253,22 @@ def replace_seconds(finished: Record[CompareCell, CompareOutcome]) -> str:
 def test_fixed_holds_what_the_elbo_found(
     method: str, held: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    searches, along = [], Search.along
+    trained: list[BetaPath] = []
 
-    def spied(search: Search, *arguments: Any) -> Search:
-        searches.append(search)
-        return along(search, *arguments)
+    def spied(*arguments: Any, **settings: Any) -> BetaPath:
+        trained.append(path_of(*arguments, **settings))
+        return trained[-1]
 
-    monkeypatch.setattr(Search, "along", spied)
+    monkeypatch.setattr("directgp.estimators.fitting.path_along", spied)
     _, _, record = run(method)
     elbo = saved(run("elbo")[2])
-    tried = [point.beta for point in record.outcome.path]
+    path = record.outcome.path
+    tried = [point.beta for point in path]
     assert 1.0 in tried and len(tried) > 1 and {*tried} <= {4.0, 1.0, 0.25}
     assert tried == sorted(tried, reverse=True)
-    losses = [point.loss for point in record.outcome.path]
-    assert record.outcome.beta == tried[losses.index(min(losses))]
-    (search,) = searches
-    for point in search.path.points:
+    assert record.outcome.beta == min(path, key=lambda point: point.loss).beta
+    (found,) = trained
+    for point in found.points:
         assert torch.equal(point.trained.posterior.Z, elbo.posterior_.Z) == held
 
 
@@ -305,9 +311,10 @@ def test_failures_of_an_earlier_run_count_as_ended(
 def test_scores_leave_the_model_where_it_is() -> None:
     """Its type and device are needed for the explanation."""
     noise = Gaussian(0.1).float()
-    one = torch.ones(1)
+    one = torch.ones(1, dtype=torch.float64)
     scalings = Scalings(ColumnScaling.identity(1), ColumnScaling.identity(1))
-    PredictedTargets(noise, np.ones(1), Marginals(one, one), scalings).judged("regression")
+    mixture = PredictiveMixture.of([1.0], [noise], [Marginals(one, one)])
+    PredictedTargets(mixture, np.ones(1), scalings).judged()
     assert {parameter.dtype for parameter in noise.parameters()} == {torch.float32}
 
 
@@ -417,6 +424,116 @@ def test_losses_of_the_path_are_in_the_units_of_the_target(method: str, name: st
     small, large = np.array(losses)
     expected = small + math.log(10) if name == "NLL" else 100 * small
     assert large == pytest.approx(expected, rel=1e-6)
+
+
+def test_objectives_are_compared_without_mixture_and_trees(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The choice of the model and every training have one Gaussian process on the features."""
+    fitted = []
+
+    def spied(model: Any, *arguments: Any, **settings: Any) -> Any:
+        fitted.append(_fit(model, *arguments, **settings))
+        return fitted[-1]
+
+    monkeypatch.setattr("directgp.experiments.fit._fit", spied)
+    whole = plan(GIVEN, ["elbo", "fitc", "log-joint"])
+    chosen = whole.settings.model_copy(update={"likelihood": "auto", "kernel": "auto"})
+    whole = replace(whole, settings=chosen)
+    elbo = whole.cell(METHODS["elbo"], 0, 30)
+    data = compare_rows(elbo, GIVEN)
+    basic = elbo.replace(method="elbo-basic")
+    base = run_compare_cell(elbo, data)
+    first = run_compare_cell(basic, data, base.model)
+    run_compare_cell(elbo.replace(method="fitc"), data, first.model)
+    found = run_compare_cell(elbo.replace(method="log-joint"), data, base.model)
+    assert len(fitted) >= 4
+    assert all(len(model.members_) == 1 and model.stack_ is None for model in fitted)
+    # The others have the model that was chosen for the ELBO.
+    assert found.outcome.model == base.outcome.model
+    assert first.outcome.model is not None and base.outcome.model is not None
+    assert first.outcome.model.likelihood == "gaussian"
+    assert first.outcome.model.kernel == base.outcome.model.kernel
+    assert base.outcome.path == () and found.outcome.members == ()
+
+
+@cache
+def mixture() -> tuple[Any, CompareCell, CellData, Record[CompareCell, CompareOutcome]]:
+    """`directgp fit` on 112 rows, with few steps."""
+    given = problem(n=160)
+    cell = plan(given, methods=("auto",), sizes=(80,), max_steps=10).cell(DEFAULT, 0, 80)
+    data = compare_rows(cell, given)
+    fitted = []
+    with pytest.MonkeyPatch.context() as patched:
+
+        def spied(*arguments: Any, **settings: Any) -> Any:
+            fitted.append(_fit(*arguments, **settings))
+            return fitted[-1]
+
+        patched.setattr("directgp.experiments.fit._fit", spied)
+        record = run_compare_cell(cell, data)
+    (model,) = fitted
+    return model, cell, data, record
+
+
+def test_directgp_fit_is_scored_as_a_mixture() -> None:
+    model, _, data, record = mixture()
+    X, y = data.test
+    scores = record.outcome.scores
+    assert scores["nll"] == pytest.approx(model.nll(X, y), rel=1e-10)
+    assert record.arrays["mean"] == pytest.approx(model.predict(X), rel=1e-10)
+    low, high = model.predict_interval(X, 0.9)
+    assert record.arrays["lower"] == pytest.approx(low, rel=1e-9)
+    assert scores["coverage"] == np.mean((low <= y) & (y <= high))
+    members = record.outcome.members
+    assert len(members) == len(model.members_) > 1
+    assert math.fsum(member.weight for member in members) == pytest.approx(1.0)
+    assert [member.stacked for member in members] == [each.stacked for each in model.members_]
+    assert math.isnan(record.outcome.beta) and record.outcome.model is None
+
+
+@pytest.mark.slow
+def test_targets_of_test_rows_change_no_prediction() -> None:
+    _, cell, data, record = mixture()
+    X, y = data.test
+    again = run_compare_cell(cell, data._replace(test=(X, y[::-1].copy())))
+    assert np.array_equal(again.arrays["mean"], record.arrays["mean"])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", [0, 1])
+def test_noise_is_not_predicted_and_the_validation_loss_is_honest(
+    seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Targets that do not depend on the features: a feature of trees must not know its row."""
+    random = np.random.default_rng(seed)
+    given = replace(problem(n=400), X=random.normal(size=(400, 2)), y=random.normal(size=400))
+    whole = plan(given, methods=("auto", "mean"), sizes=(220,), max_steps=None)
+    free = Settings(likelihood="auto", kernel="auto", ard="auto")
+    judged, fitted = [], []
+
+    def spied(*arguments: Any) -> Judged:
+        judged.append(judge_mixture(*arguments))
+        return judged[-1]
+
+    def fit(*arguments: Any, **settings: Any) -> Any:
+        fitted.append(_fit(*arguments, **settings))
+        return fitted[-1]
+
+    monkeypatch.setattr("directgp.experiments.fit.judge_mixture", spied)
+    monkeypatch.setattr("directgp.experiments.fit._fit", fit)
+    for method in whole.methods:
+        cell = whole.cell(method, 0, 220).replace(settings=free)
+        run_compare_cell(cell, compare_rows(cell, given))
+    losses = [rows.scores["nll"].numpy() for rows in judged]
+    gap = losses[0] - losses[1]
+    error = gap.std(ddof=1) / math.sqrt(len(gap))
+    assert gap.mean() > -2 * error
+    # Nor is it much worse: noise is no reason to leave the prior.
+    assert gap.mean() < 0.02 + 2 * error
+    (model,) = fitted
+    path = model.beta_path_
+    tested = losses[0].std(ddof=1) / math.sqrt(len(gap))
+    honest = math.hypot(path.mixture_error, tested)
+    assert abs(losses[0].mean() - path.mixture_loss) < 2 * honest
 
 
 @pytest.mark.parametrize("task", ["classification", "count"])

@@ -19,6 +19,7 @@ from directgp.experiments.compare_cell import (
     ComparedFit,
     CompareOutcome,
     Explanation,
+    MemberFacts,
     ModelFacts,
     Predictions,
     Settings,
@@ -208,8 +209,9 @@ def _outcome(
     chooses = method_named(cell.method).chooses_beta
     chosen = recipe.chosen if cell.method != "elbo-basic" else None
     model = ModelFacts(likelihood=chosen or BASIC[recipe.task], kernel="rbf", ard=True)
+    single = method_named(cell.method).kind != "baseline" and cell.method != "auto"
     path = _path(recipe.betas, nll, random) if chooses else ()
-    best = min(path, key=lambda point: point.loss).beta if path else 1.0
+    best = min(path, key=lambda point: point.loss).beta if path else 1.0 if single else np.nan
     return CompareOutcome(
         scores={key: float(value) for key, value in scores.items()},
         num_test=recipe.num_test,
@@ -222,7 +224,17 @@ def _outcome(
         evaluations=431,
         seconds=SECONDS.get(cell.method, 41.0) * cell.size / max(recipe.sizes),
         failed=tuple(recipe.lost),
-        model=None if method_named(cell.method).kind == "baseline" else model,
+        model=model if single else None,
+        members=_members(2 + cell.repeat % 2) if cell.method == "auto" else (),
+    )
+
+
+def _members(number: int) -> tuple[MemberFacts, ...]:
+    """The heaviest has half the weight and trees, the others share the rest."""
+    label = "matern32 ARD, gaussian, joint, β = 1, 50 inducing inputs"
+    rest = MemberFacts(label=label, weight=0.5 / (number - 1), stacked=False)
+    return (MemberFacts(label=f"{label}, with stack", weight=0.5, stacked=True),) + (rest,) * (
+        number - 1
     )
 
 

@@ -14,6 +14,7 @@ from directgp.experiments.compare_cell import ComparedFit
 from directgp.experiments.plan import Comparison
 from directgp.reports.findings import Findings
 from directgp.reports.verdict import Verdict, cautions, fit_command, verdict
+from directgp.text import with_error
 from tests.unit.reports.made import NLL, Recipe, comparison
 
 PAIR = ("elbo", "log-joint")
@@ -191,18 +192,50 @@ def test_what_likelihood_and_objective_changed_are_told_apart() -> None:
     recipe = Recipe(repeats=5, methods=WITH_ALL, likelihood="auto", chosen="student_t", nll=nll)
     told = verdict_of(recipe).details
     assert told[1] == (
-        "The likelihood: student-t noise fits the training rows best (highest evidence) in 5 of 5"
+        "The likelihood: student-t noise predicts the validation rows best in 5 of 5"
         " repeats; student-t noise instead of gaussian noise lowers the NLL from 0.908 to 0.372,"
         " better in 5 of 5 repeats (p < 0.001)."
     )
     assert told[2].startswith("The objective: log-loss DLM (joint) instead of the ELBO")
     assert told[2].endswith("which may be chance.")
-    assert told[3].startswith("Without a Gaussian process: the ELBO instead of gradient boosting")
+    assert told[5].startswith("Without a Gaussian process: the ELBO instead of gradient boosting")
     basic = verdict_of(replace(recipe, chosen="gaussian")).details
     assert basic[1] == (
-        "The likelihood: gaussian noise fits the training rows best (highest evidence) in every"
-        " repeat."
+        "The likelihood: gaussian noise predicts the validation rows best in every repeat."
     )
+
+
+def test_mixture_and_trees_are_compared_with_the_best_objective() -> None:
+    """The standard error is that of the paired test, for splits that share rows."""
+    recipe = Recipe(repeats=5, methods=WITH_ALL, likelihood="auto", nll={**NLL, "auto": -0.15})
+    findings = Findings(comparison(recipe))
+    rows = {row.method.name: row for row in findings.ranking}
+    values = [rows[name] for name in ("auto", "log-joint")]
+    mixture, single = (np.array(row.scores["nll"].values) for row in values)
+    gaps = mixture - single
+    parts = findings.comparison.plan.parts
+    gap = float(gaps.mean())
+    error = float(gaps.std(ddof=1)) * math.sqrt(1 / 5 + parts.test / parts.training)
+    told = verdict(findings).details
+    place = next(i for i, sentence in enumerate(told) if sentence.startswith("Mixture and trees"))
+    assert told[place] == (
+        "Mixture and trees: directgp fit instead of log-loss DLM (joint) lowers the NLL from"
+        f" {findings.value(values[1], 'nll')} to {findings.value(values[0], 'nll')}, better in 5"
+        f" of 5 repeats (p = 0.001); the difference is {with_error(gap, error)}"
+        " (mean ± standard error)."
+    )
+    assert told[place + 1] == (
+        "The mixture of a repeat has 2 to 3 models; models with trees have 50 % of the weight."
+    )
+    (once,) = (
+        sentence
+        for sentence in verdict_of(replace(recipe, repeats=1)).details
+        if sentence.startswith("Mixture and trees")
+    )
+    assert "in the one split that was run; the difference is " in once and "±" not in once
+    alone = verdict_of(replace(recipe, methods=("auto", "mean"))).details
+    without = verdict_of(replace(recipe, methods=PAIR)).details
+    assert not any("Mixture" in sentence for sentence in (*alone, *without))
 
 
 def test_words_are_defined_where_they_appear() -> None:

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 import torch
+from directgp.training.race import Race
 from rich.console import Console
 
 import directgp
@@ -30,7 +31,6 @@ from directgp.training.callbacks import (
     TimeBudget,
 )
 from directgp.training.data import Data
-from directgp.training.race import Race
 from directgp.training.result import Phase, Progress, Status, Stop
 from directgp.training.run import LossRange, Monitor, Recipe, RelativeDecrease, SmallGradient
 from directgp.training.validation import HoldOut

@@ -6,6 +6,9 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from directgp.training.coverage import Coverage, Group, noise_depends_on_inputs
+from directgp.training.race import Trial
+from directgp.training.search import Search
 from scipy.stats import binom, kruskal
 from torch import Tensor
 
@@ -21,11 +24,8 @@ from directgp.likelihoods import (
 from directgp.objectives import LogLoss
 from directgp.predictive import predictive_interval
 from directgp.training import coverage
-from directgp.training.coverage import Coverage, Group, noise_depends_on_inputs
 from directgp.training.data import Data
-from directgp.training.race import Trial
 from directgp.training.result import TrainingResult
-from directgp.training.search import Search
 from directgp.training.validation import HoldOut
 from tests.unit.training.fake_runs import FakeRuns, State, model, models, searched
 from tests.unit.training.models import normal, regression, seeded, start

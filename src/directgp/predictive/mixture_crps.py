@@ -1,0 +1,115 @@
+"""Integrate ∫ (P(Y ≤ t) − 1{y ≤ t})² dt for a mixture of models.
+
+The distribution function of a mixture bends wherever one of its components does, however far apart
+they are. So the integral is a sum over the intervals between quantiles of all components.
+"""
+
+import math
+from collections.abc import Callable
+from itertools import pairwise
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from directgp.likelihoods.numeric import sum_counts
+from directgp.numerics.roots import TINY
+from directgp.shapes import Row
+
+Tail = Callable[[Tensor, bool], Tensor]
+"""t of shape (..., n), and whether above → P(Y > t), or else P(Y ≤ t)."""
+
+TAIL = 1e-9
+"""Probability beyond the outermost quantiles: it enters the score squared."""
+
+_NEAR_TAIL = 1e-6
+"""Probability of the quantiles next to them."""
+
+_SIDE = (TAIL, _NEAR_TAIL, 1e-4, 3e-3, 0.03, 0.15)
+LEVELS = (*_SIDE, 0.5, *(1 - level for level in reversed(_SIDE)))
+"""Levels of the quantiles between which the score is integrated."""
+
+COUNT_LEVELS = (TAIL, 0.001, 0.05, 0.5, 0.95, 0.999, 1 - TAIL)
+"""Levels of the counts between which it is summed."""
+
+_NODES = 6
+"""Gauss–Legendre nodes of an interval."""
+
+_MAX_COUNTS = 128
+"""Largest number of counts of an interval that are evaluated; the rest is interpolated."""
+
+
+def gaussian_score(weights: Tensor, means: Tensor, deviations: Tensor, y: Row) -> Row:
+    """Compute Σ_k w_k A(y − m_k, s_k) − ½ Σ_jk w_j w_k A(m_j − m_k, √(s_j² + s_k²)).
+
+    A(m, s) = E|N(m, s²)|; means and deviations have the components first.
+    """
+    weights = weights[:, None]
+    first = (weights * _absolute(y - means, deviations)).sum(0)
+    spread = torch.hypot(deviations[:, None], deviations)
+    pairs = weights[:, None] * weights * _absolute(means[:, None] - means, spread)
+    return first - 0.5 * pairs.sum((0, 1))
+
+
+def _absolute(mean: Tensor, deviation: Tensor) -> Tensor:
+    """Compute E|N(m, s²)| = m·erf(m/(s√2)) + s·√(2/π)·e^{−m²/(2s²)}."""
+    z = mean / deviation
+    density = math.sqrt(2 / math.pi) * torch.exp(-0.5 * z * z)
+    return mean * torch.erf(z * math.sqrt(0.5)) + deviation * density
+
+
+def integrated_score(tail: Tail, quantiles: Tensor, observed: tuple[Row, Row]) -> Row:
+    """Integrate P(Y ≤ t)² below the observed range, and P(Y > t)² above it.
+
+    `quantiles` are those of each component at `LEVELS`, of shape (components, levels, n).
+    """
+    lower, upper = observed
+    every = quantiles.flatten(0, 1)
+    ends = torch.cat([every, lower[None], upper[None]]).sort(0).values
+    x, weight = (
+        torch.as_tensor(rule).to(every)[:, None] for rule in np.polynomial.legendre.leggauss(_NODES)
+    )
+    score = torch.zeros_like(lower)
+    for low, high in pairwise(ends):
+        half = 0.5 * (high - low)
+        squares = _squares(tail, low + (x + 1) * half, lower, upper)
+        score = score + (weight * squares).sum(0) * half
+    centre = every.median(0).values
+    for side, near, level in ((-1.0, 1, 0), (1.0, -2, -1)):
+        outer = (side * quantiles[:, level]).amax(0)
+        inner = (side * quantiles[:, near]).amax(0)
+        score = score + _beyond(tail, side, side * centre, inner, outer)
+    return score
+
+
+def _beyond(tail: Tail, side: float, centre: Row, near: Row, far: Row) -> Row:
+    """Integrate the square of a tail beyond `far`, continued as a power d^−a of the distance d.
+
+    ∫ from d on is d·P²/(2a − 1), infinite for a ≤ ½.
+    """
+    above = side > 0
+    at_near, at_far = (tail(side * t, above) for t in (near, far))
+    distance = (far - centre).clamp(min=TINY)
+    steps = torch.log(distance / (near - centre).clamp(min=TINY)).clamp(min=TINY)
+    power = torch.log(at_near / at_far.clamp(min=TINY)) / steps
+    # Quantiles have rounding errors.
+    value = torch.where(power > 0.5 + 1e-6, distance * at_far.square() / (2 * power - 1), torch.inf)
+    return torch.where(at_far > 0, value, 0.0)
+
+
+def summed_score(tail: Tail, quantiles: Tensor, y: Row) -> Row:
+    """Sum P(Y ≤ k)² over counts below y and P(Y > k)² from y on.
+
+    `quantiles` are those of each component at `COUNT_LEVELS`, of shape (components, levels, n).
+    """
+    ends = torch.cat([quantiles.flatten(0, 1), y[None]]).sort(0).values
+    score = torch.zeros_like(y)
+    for low, high in pairwise(ends):
+        score = score + sum_counts(lambda k: _squares(tail, k, y, y), low, high - 1, _MAX_COUNTS)
+    return score
+
+
+def _squares(tail: Tail, t: Tensor, lower: Row, upper: Row) -> Tensor:
+    """Return P(Y ≤ t)² where t < lower, P(Y > t)² where t ≥ upper, and 0 between."""
+    root = torch.where(t < lower, tail(t, False), torch.where(t < upper, 0.0, tail(t, True)))
+    return root.square()
