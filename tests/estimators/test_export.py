@@ -1,5 +1,7 @@
 """Exported models predict as the estimators do, whatever the likelihood, kernel and format."""
 
+import copy
+import dataclasses
 import subprocess
 import sys
 from pathlib import Path
@@ -11,15 +13,20 @@ import onnxruntime
 import pandas as pd
 import pytest
 import torch
+from sklearn.ensemble import HistGradientBoostingRegressor
+from sklearn.linear_model import Ridge
 
 from directgp import SparseGPClassifier, SparseGPCountRegressor, SparseGPRegressor
 from directgp.errors import InvalidInputError, UnsupportedError
+from directgp.estimators.members import set_members
 from directgp.export import numpy_predictor, to_numpy, to_onnx, to_torch
 from directgp.export.formats import onnx_model
 from directgp.export.predictions import program_of
 from directgp.export.program import run
 from directgp.likelihoods import Likelihood, Tobit
 from directgp.registry import LIKELIHOODS
+from tests.estimators import fitted_mixtures
+from tests.estimators.fitted_mixtures import PLANS, mixture
 
 # A few steps are enough to compare predictions.
 pytestmark = [
@@ -41,6 +48,8 @@ QUICK: dict[str, Any] = {
     "num_inducing": 10,
     "max_iter": 10,
     "random_state": 0,
+    "combine": "best",
+    "stack": None,
 }
 NEW = 2 * np.random.default_rng(1).normal(size=(200, 2))
 LEVELS = (0.05, 0.5, 0.95)
@@ -118,6 +127,95 @@ def test_every_likelihood_predicts_the_same(name: str) -> None:
         assert found.keys() >= wanted.keys()
         for key, value in wanted.items():
             np.testing.assert_allclose(found[key], value, rtol=error, atol=error, err_msg=key)
+
+
+# Mixtures and stacks
+
+FAR = np.concatenate([fitted_mixtures.NEW, fitted_mixtures.X])
+
+
+def answers(model: Any, levels: tuple[float, ...]) -> dict[str, Any]:
+    """The predictions of the estimator, for the rows FAR."""
+    if isinstance(model, SparseGPClassifier):
+        return {"probabilities": model.predict_proba(FAR)}
+    if isinstance(model, SparseGPCountRegressor):
+        found = {"mean": model.predict(FAR), "std": model.predict_frame(pd.DataFrame(FAR))["sd"]}
+    else:
+        found = dict(zip(("mean", "std"), model.predict(FAR, return_std=True), strict=True))
+    return found | ({"quantiles": model.predict_quantiles(FAR, levels)} if levels else {})
+
+
+@pytest.mark.usefixtures("without_shape_checks")
+@pytest.mark.parametrize("name", PLANS)
+@pytest.mark.slow_for("changing noise", "positive")
+def test_a_mixture_with_trees_predicts_the_same(name: str) -> None:
+    model = mixture(name)
+    levels = () if name == "counts" else LEVELS
+    program = program_of(model, levels, None)
+    wanted = answers(model, levels)
+    for found in (run(program, FAR), by_onnx(onnx_model(program, "float64"), FAR)):
+        assert found.keys() == wanted.keys()
+        for key, value in wanted.items():
+            error = 1e-6 * (1.0 if key == "probabilities" else model.scalings_.unit)
+            np.testing.assert_allclose(found[key], value, rtol=1e-6, atol=error, err_msg=key)
+
+
+@pytest.mark.usefixtures("without_shape_checks")
+@pytest.mark.filterwarnings("ignore:No complete tensor found", "ignore:The given buffer is not")
+def test_a_mixture_of_labels_as_a_program_of_torch() -> None:
+    model = mixture("labels")
+    module = to_torch(model).module()
+    for new in (FAR, FAR[:1]):
+        found = module(torch.from_numpy(new))["probabilities"].numpy()
+        np.testing.assert_allclose(found, model.predict_proba(new), atol=1e-6)
+
+
+@pytest.mark.usefixtures("without_shape_checks")
+def test_quantiles_between_members_far_apart() -> None:
+    """The bracket is many times as wide as each member."""
+    models = [
+        SparseGPRegressor(**QUICK, likelihood="gaussian", mean="zero").fit(X, shift + 0.1 * NUMBERS)
+        for shift in (0.0, 50.0)
+    ]
+    model = models[0]
+    apart = copy.deepcopy(model.posterior_)
+    apart.u_mean.data += 30.0
+    members = [model.members_[0], dataclasses.replace(model.members_[0], posterior=apart)]
+    set_members(model, members, (0.7, 0.3))
+    levels = (0.01, 0.3, 0.69, 0.71, 0.9)
+    found = run(program_of(model, levels, None), NEW)["quantiles"]
+    wanted = model.predict_quantiles(NEW, levels)
+    np.testing.assert_allclose(found, wanted, atol=1e-6 * model.scalings_.unit)
+
+
+@pytest.mark.parametrize("settings", [{}, {"standardize": False}, {"missing": "impute"}], ids=str)
+def test_one_member_with_a_stack(settings: dict[str, Any]) -> None:
+    given = QUICK | {"likelihood": "gaussian", "stack": ["trees", HistGradientBoostingRegressor()]}
+    model = SparseGPRegressor(**(given | settings))
+    rows = X.copy()
+    if settings.get("missing"):
+        rows[::9, 0] = np.nan
+    model.fit(rows, NUMBERS)
+    assert model.members_[0].stacked
+    new = np.concatenate([rows, NEW])
+    found = run(program_of(model, LEVELS, None), new)
+    for key, value in expected(model, "gaussian", new).items():
+        np.testing.assert_allclose(found[key], value, rtol=1e-6, atol=1e-6, err_msg=key)
+
+
+def test_quantiles_of_a_mixture_of_counts_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(UnsupportedError, match=r"levels=\(\), or fit with combine='best'"):
+        to_numpy(mixture("counts"), tmp_path)
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_stack_of_other_estimators_is_refused(tmp_path: Path) -> None:
+    model = fitted("gaussian", stack=Ridge())
+    with pytest.raises(
+        UnsupportedError, match=r"Ridge in its stack is not exported.*stack=.trees."
+    ):
+        to_numpy(model, tmp_path)
+    assert not list(tmp_path.iterdir())
 
 
 def by_onnx(model: bytes | Path, new: Any) -> dict[str, Any]:

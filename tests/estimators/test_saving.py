@@ -372,6 +372,7 @@ def test_combine_and_stack_come_back(tmp_path: Path) -> None:
     assert read_file(MODEL, tmp_path / "model.dgp").manifest["format"] == 1
 
 
+@pytest.mark.usefixtures("one_thread")
 @pytest.mark.parametrize("name", ["numbers", "kinds"])
 def test_a_mixture_predicts_the_same_bits_in_a_new_process(name: str, tmp_path: Path) -> None:
     model = mixture(name)
@@ -583,6 +584,7 @@ MIXTURE_CHANGES: dict[str, Change] = {
     "a weight too few": lambda m, t: m["record"]["members"].pop(),
     "a weight too many": lambda m, t: m["record"]["members"].append(m["record"]["members"][2]),
     "a negative weight": weights(0.9, 0.3, -0.2),
+    "a weight of 0": weights(0.7, 0.3, 0.0),
     "weights above 1": weights(0.5, 0.4, 0.2),
     "weights below 1": weights(0.5, 0.2, 0.2),
     "weights without order": weights(0.2, 0.5, 0.3),

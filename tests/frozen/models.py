@@ -117,6 +117,23 @@ def _binomial() -> Any:
     return model.fit(rows[["x"]], rows["k"], trials=rows["k"] + 2)
 
 
+def _mixture() -> Any:
+    """Several members, some with the columns of boosted trees; the table has gaps."""
+    rows = table("regression")
+    X = rows[["x", "z"]].mask(rows["z"] > 1.2)
+    model = SparseGPRegressor(
+        num_inducing=8, max_iter=10, random_state=0, stack=["trees", "trees"], missing="impute"
+    )
+    return model.fit(X, rows["y"])
+
+
+def _mixture_of_counts() -> Any:
+    """Several members without trees, with exposure."""
+    rows = table("count")
+    model = SparseGPCountRegressor(num_inducing=8, max_iter=10, random_state=0, stack=None)
+    return model.fit(rows[["x"]], rows["k"], exposure=rows["hours"])
+
+
 FITS: dict[str, Callable[[], Any]] = {
     "regressor_student_t": _student_t,
     "regressor_gaussian": _gaussian,
@@ -127,6 +144,8 @@ FITS: dict[str, Callable[[], Any]] = {
     "classifier_softmax": _softmax,
     "classifier_ordinal": _ordinal,
     "counts_binomial": _binomial,
+    "regressor_mixture": _mixture,
+    "counts_mixture": _mixture_of_counts,
 }
 
 

@@ -5,11 +5,11 @@ import math
 import os
 from dataclasses import replace
 from importlib import import_module
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import numpy as np
 import torch
-from pydantic import FiniteFloat, JsonValue
+from pydantic import Field, FiniteFloat, JsonValue
 
 from directgp.errors import cause_of
 from directgp.estimators.members import Member, set_members
@@ -57,7 +57,7 @@ Mode = Literal["joint", "fixed", "elbo", "held"]
 class _MemberRecord(Strict):
     """A member of a mixture in a file."""
 
-    weight: Size
+    weight: Annotated[FiniteFloat, Field(gt=0)]
     """Weight in the mixture."""
 
     beta: Size

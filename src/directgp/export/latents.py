@@ -71,10 +71,10 @@ def scaled_inputs(X: Value, scalings: Scalings) -> Value:
         X = gaps.where(scalings.imputation.medians, X)
         if indicated:
             X = concatenate([X, gaps.take(np.array(indicated), axis=1).where(1.0, 0.0)])
-    return _forward(X, scalings.inputs)
+    return forward(X, scalings.inputs)
 
 
-def _forward(X: Value, scaling: ColumnScaling) -> Value:
+def forward(X: Value, scaling: ColumnScaling) -> Value:
     """The steps of `ColumnScaling.forward`."""
     if not scaling.rounded:
         return (X - scaling.shift) / scaling.scale

@@ -7,21 +7,23 @@ from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from sklearn.utils.validation import check_is_fitted
 
 from directgp.environment import versions
-from directgp.errors import NumericalError, require
+from directgp.errors import NumericalError, refuse, require
 from directgp.estimators.base import SparseGPEstimator
-from directgp.estimators.frames import deviation
+from directgp.estimators.stacking import with_columns
 from directgp.estimators.validation import RowValues, check_shares
 from directgp.export.family import TargetFamily
-from directgp.export.heads import check_exportable, numbers, probabilities
+from directgp.export.heads import check_exportable
 from directgp.export.latents import in_float64, latents_of, scaled_inputs
+from directgp.export.mixtures import MemberProgram, outputs_of
 from directgp.export.program import Program, Value, concatenate, run
-from directgp.predictive import predictive_quantiles
-from directgp.predictive.api import label_log_probabilities, point_prediction
+from directgp.export.stacks import stack_columns
+from directgp.likelihoods.base import Likelihood
+from directgp.predictive.mixture import Component, PredictiveMixture
 from directgp.registry import ROW_CONSTANTS
-from directgp.shapes import Marginals
 
 _WHO = "directgp.export"
 
@@ -34,23 +36,24 @@ def program_of(model: Any, levels: Sequence[float] | float, row_value: float | N
     wanted = tuple(check_shares(levels, f"levels of {_WHO}"))
     number = row_value is None or isinstance(row_value, Real)
     require(number, f"row_value of {_WHO}", "a number", repr(row_value))
-    members = vars(model).get("outputs_", [model])
+    outputs = vars(model).get("outputs_", [model])
     program = Program()
     parts = []
-    for member in members:
-        check_exportable(member.likelihood_)
-        parts.append(_outputs(program, member, wanted, row_value))
+    for output in outputs:
+        for member in output.members_:
+            check_exportable(member.likelihood)
+        parts.append(_outputs(program, output, wanted, row_value))
     for name in parts[0]:
         joined = concatenate([part[name] for part in parts])
-        if name == "quantiles" and len(members) > 1:
-            joined = joined.reshape(-1, len(members), len(wanted))
-        elif name in ("mean", "std") and len(members) == 1:
+        if name == "quantiles" and len(outputs) > 1:
+            joined = joined.reshape(-1, len(outputs), len(wanted))
+        elif name in ("mean", "std") and len(outputs) == 1:
             joined = joined.reshape(-1)
         program.outputs[name] = joined.number
-    program.facts = _facts(model, members, wanted)
-    for k, member in enumerate(members):
-        place = k if len(members) > 1 else None
-        _check(program, member, place, wanted, row_value, model.n_features_in_)
+    program.facts = _facts(model, outputs, wanted)
+    for k, output in enumerate(outputs):
+        place = k if len(outputs) > 1 else None
+        _check(program, output, place, wanted, row_value, model.n_features_in_)
     return program
 
 
@@ -58,22 +61,32 @@ def _outputs(
     program: Program, model: Any, levels: tuple[float, ...], row_value: float | None
 ) -> dict[str, Value]:
     """Add the predictions of a model of one output to the program."""
-    family = _family(model, levels, row_value)
-    latents = latents_of(scaled_inputs(program.X, model.scalings_), model.posterior_)
-    is_label = family.likelihood.task == "classification"
-    return (probabilities if is_label else numbers)(family, latents)
-
-
-def _family(model: Any, levels: tuple[float, ...], row_value: float | None) -> TargetFamily:
-    likelihood = copy.deepcopy(model.likelihood_).cpu().double()
     scalings = model.scalings_
-    scaled = _scaled_row_value(model, row_value)
-    return TargetFamily(likelihood, scaled, scalings.unit, scalings.offset, levels)
+    x = extended = scaled_inputs(program.X, scalings)
+    if model.stack_ is not None:
+        extended = concatenate([x, stack_columns(x, model.stack_, scalings.sources)])
+    return outputs_of(
+        [
+            MemberProgram(
+                weight,
+                _family(model, member.likelihood, levels, row_value),
+                latents_of(extended if member.stacked else x, member.posterior),
+            )
+            for weight, member in zip(model.weights_.tolist(), model.members_, strict=True)
+        ]
+    )
 
 
-def _scaled_row_value(model: Any, row_value: float | None) -> float | None:
+def _family(
+    model: Any, likelihood: Likelihood, levels: tuple[float, ...], row_value: float | None
+) -> TargetFamily:
+    scaled = _scaled_row_value(model, likelihood, row_value)
+    likelihood = copy.deepcopy(likelihood).cpu().double()
+    return TargetFamily(likelihood, scaled, model.scalings_.unit, model.scalings_.offset, levels)
+
+
+def _scaled_row_value(model: Any, likelihood: Likelihood, row_value: float | None) -> float | None:
     """Return the constant of all rows in the units of training; raise if it is not allowed."""
-    likelihood = model.likelihood_
     who = f"row_value of {_WHO}"
     name = type(likelihood).__name__
     argument = likelihood.rows.argument
@@ -81,7 +94,8 @@ def _scaled_row_value(model: Any, row_value: float | None) -> float | None:
         allowed = f"the {argument} of all rows, for {name}"
         require(argument is None or not likelihood.rows.required, who, allowed, None)
         return None
-    require(argument is not None, who, f"None for {name}, which has no constants", row_value)
+    if argument is None:
+        refuse(who, f"None for {name}, which has no constants", row_value)
     constant = ROW_CONSTANTS[argument]
     value = np.array([float(row_value)])
     allowed = f"{constant.allowed}, the {argument} of all rows"
@@ -89,11 +103,11 @@ def _scaled_row_value(model: Any, row_value: float | None) -> float | None:
     return float(model.scalings_.scaled_rows(RowValues(argument, value), exact=True)[0])
 
 
-def _facts(model: Any, members: Sequence[Any], levels: tuple[float, ...]) -> dict[str, Any]:
+def _facts(model: Any, outputs: Sequence[Any], levels: tuple[float, ...]) -> dict[str, Any]:
     """Return what a user of the exported model has to know."""
     names = getattr(model, "feature_names_in_", None)
     classes = getattr(model, "classes_", None)
-    families = [type(member.likelihood_).__name__ for member in members]
+    families = [_name_of_family(output) for output in outputs]
     plain = [] if classes is None else classes.tolist()
     return {
         "estimator": type(model).__name__,
@@ -104,9 +118,15 @@ def _facts(model: Any, members: Sequence[Any], levels: tuple[float, ...]) -> dic
         or None,
         "output_names": getattr(model, "output_names_", None),
         "levels": list(levels) if classes is None else [],
-        "missing": "error" if members[0].scalings_.imputation is None else "impute",
+        "missing": "error" if outputs[0].scalings_.imputation is None else "impute",
         "versions": versions(),
     }
+
+
+def _name_of_family(output: Any) -> str:
+    """Return the names of the likelihoods of the members, each once."""
+    names = (type(member.likelihood).__name__ for member in output.members_)
+    return " + ".join(dict.fromkeys(names))
 
 
 _PROBES = 64
@@ -131,21 +151,11 @@ def _check(
 
     Rows are inducing inputs, mixtures of them, and others far away; some have gaps if they may.
     """
-    generator = np.random.default_rng(0)
     scalings = model.scalings_
-    posterior = in_float64(model.posterior_)
-    Z = posterior.Z.detach().reshape(-1, posterior.Z.shape[-1]).numpy()
-    near = Z[generator.integers(len(Z), size=_PROBES)]
-    mixed = Z[generator.integers(len(Z), size=(_PROBES, Z.shape[1])), np.arange(Z.shape[1])]
-    far = 3 * np.maximum(Z.std(0), 1) * generator.standard_normal((_PROBES, Z.shape[1]))
-    X = scalings.inputs.backward(np.concatenate([near, mixed, far]))[:, :d]
-    if scalings.imputation is not None:
-        X = np.where(generator.random(X.shape) < 0.1, np.nan, X)
+    X = _probes(model, d)
     outputs = run(program, X)
     with torch.no_grad():
-        q = posterior.marginals(torch.as_tensor(scalings.scaled_inputs(X)))
-        likelihood = _family(model, levels, row_value).for_rows(len(X))
-        expected = _expected(likelihood, q, levels)
+        expected = _expected(_mixture(model, X, row_value), levels)
     for name, (lower, upper) in expected.items():
         got = outputs[name] if place is None else outputs[name][:, place]
         if name == "std":
@@ -161,17 +171,46 @@ def _check(
             )
 
 
-def _expected(likelihood: Any, q: Marginals, levels: tuple[float, ...]) -> dict[str, Any]:
+def _probes(model: Any, d: int) -> NDArray[np.float64]:
+    """Return inducing inputs of the heaviest member, mixtures of them, and others far away."""
+    generator = np.random.default_rng(0)
+    scalings = model.scalings_
+    width = len(scalings.inputs.shift)
+    inducing = model.posterior_.Z.detach().double().cpu().numpy()
+    Z = inducing.reshape(-1, inducing.shape[-1])[:, :width]
+    near = Z[generator.integers(len(Z), size=_PROBES)]
+    mixed = Z[generator.integers(len(Z), size=(_PROBES, width)), np.arange(width)]
+    far = 3 * np.maximum(Z.std(0), 1) * generator.standard_normal((_PROBES, width))
+    X: NDArray[np.float64] = scalings.inputs.backward(np.concatenate([near, mixed, far]))[:, :d]
+    if scalings.imputation is not None:
+        X = np.where(generator.random(X.shape) < 0.1, np.nan, X)
+    return X
+
+
+def _mixture(model: Any, X: NDArray[np.float64], row_value: float | None) -> PredictiveMixture:
+    """Return the distribution of the scaled targets, in float64."""
+    scaled = torch.as_tensor(model.scalings_.scaled_inputs(X))
+    extended = with_columns(scaled, model.stack_, model.scalings_.sources)
+    components = []
+    for weight, member in zip(model.weights_.tolist(), model.members_, strict=True):
+        inputs = extended if member.stacked else scaled
+        q = in_float64(member.posterior).marginals(inputs)
+        likelihood = _family(model, member.likelihood, (), row_value).for_rows(len(X))
+        components.append(Component(weight, likelihood, q))
+    return PredictiveMixture(tuple(components))
+
+
+def _expected(mixture: PredictiveMixture, levels: tuple[float, ...]) -> dict[str, Any]:
     """Return lower and upper bounds of what the library predicts, for scaled targets."""
-    if likelihood.task == "classification":
-        chances = label_log_probabilities(likelihood, q).exp().T.numpy()
+    if mixture.task == "classification":
+        chances = mixture.label_log_probabilities().exp().T.numpy()
         return {"probabilities": (chances, chances)}
-    mean = point_prediction(likelihood, q).numpy()
-    std = deviation(likelihood, q).numpy()
+    mean = mixture.point_prediction().numpy()
+    std = mixture.deviation().numpy()
     bounds = {"mean": (mean, mean), "std": (std, std)}
     if levels:
-        tie = _TIE if likelihood.task == "count" else 0.0
+        tie = _TIE if mixture.task == "count" else 0.0
         ends = (np.clip(np.array(levels) + sign * tie, 1e-300, 1 - 1e-16) for sign in (-1, 1))
-        low, high = (predictive_quantiles(likelihood, q, end.tolist()).T.numpy() for end in ends)
+        low, high = (mixture.quantiles(end.tolist()).T.numpy() for end in ends)
         bounds["quantiles"] = low, high
     return bounds

@@ -16,6 +16,7 @@ from directgp.errors import UnsupportedError, refuse, require, require_extra
 from directgp.likelihoods.base import ConjugateLikelihood, Likelihood, broadcast_shape
 from directgp.numerics.linalg import Cholesky, jittered_cholesky
 from directgp.posteriors.sparse import Joint, SparsePosterior
+from directgp.text import plural
 
 require_extra("directgp.interop.botorch", "botorch", "botorch")
 
@@ -242,6 +243,12 @@ def _parts(
     posterior = getattr(fitted, "posterior_", None)
     if not isinstance(posterior, SparsePosterior):
         refuse(_SOURCE_OWNER, _ALLOWED, name, "Of a pipeline or a search, give the model.")
+    number = len(fitted.members_)
+    if number > 1 or fitted.stack_ is not None:
+        got = f"a {name} of {plural(number, 'Gaussian process', 'Gaussian processes')}"
+        got += "" if fitted.stack_ is None else " with a stack"
+        allowed = "a model of one Gaussian process, without a stack"
+        refuse(_SOURCE_OWNER, allowed, got, "Fit with combine='best' and stack=None.")
     allowed = "None for an estimator, which has its own"
     got = type(likelihood).__name__
     require(likelihood is None, "likelihood of DirectModel", allowed, got)

@@ -24,6 +24,7 @@ from torch import Tensor
 
 from directgp import SparseGPClassifier, SparseGPCountRegressor, SparseGPRegressor
 from directgp.errors import InvalidInputError, UnsupportedError
+from directgp.estimators.members import set_members
 from directgp.interop.botorch import DirectModel
 from directgp.likelihoods import Gaussian, StudentT
 from directgp.posteriors import SparsePosterior
@@ -32,10 +33,13 @@ from tests.reference import gaussian_process as reference
 LIGHT = {
     "objective": "elbo",
     "beta": 1.0,
+    "kernel": "rbf",
     "ard": False,
     "num_inducing": 8,
     "max_iter": 15,
     "random_state": 0,
+    "combine": "best",
+    "stack": None,
 }
 RANDOM = np.random.default_rng(0)
 X = RANDOM.uniform((-3, 100), (5, 500), (40, 2))
@@ -362,6 +366,21 @@ def test_refuses_what_is_not_fitted() -> None:
         DirectModel(make_pipeline(regressor()))
     with pytest.raises(InvalidInputError, match=r"must be None for an estimator, which has its"):
         DirectModel(regressor(), Gaussian())
+
+
+def test_refuses_a_mixture_and_a_stack() -> None:
+    given = LIGHT | {"likelihood": "gaussian", "stack": "trees"}
+    stacked = fitted(SparseGPRegressor(**given), Y)
+    with pytest.raises(
+        InvalidInputError,
+        match=r"of one Gaussian process, without a stack\. Got a SparseGPRegressor of 1 Gaussian "
+        r"process with a stack\. Fit with combine='best' and stack=None\.",
+    ):
+        DirectModel(stacked)
+    mixture = fitted(SparseGPRegressor(**LIGHT, likelihood="gaussian"), Y)
+    set_members(mixture, [mixture.members_[0]] * 2, [0.5, 0.5])
+    with pytest.raises(InvalidInputError, match=r"2 Gaussian processes\. Fit with combine='best'"):
+        DirectModel(mixture)
 
 
 def test_refuses_several_outputs_and_latent_functions() -> None:
