@@ -60,7 +60,8 @@ effort, time_budget, n_jobs, missing, combine, stack
 
     Attributes
     ----------
-    members_, weights_, stack_, posterior_, likelihood_, scalings_, beta_, hyperparameters_, beta_path_, training_result_, \
+    members_, weights_, stack_, posterior_, likelihood_, scalings_, beta_, hyperparameters_, \
+beta_path_, training_result_, \
 n_iter_, findings_, feature_importances_, n_features_in_, feature_names_in_
         As in `SparseGPRegressor`.
 
