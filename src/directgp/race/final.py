@@ -43,7 +43,8 @@ def on_all(
         recipe = trainers.recipe
         if not trainers.by_adam(candidate):
             stopping = RelativeDecrease(_WINDOW, _WINDOW * tolerance)
-            most = recipe.max_steps or max(_FEWEST, round(_SHARE * entrant.steps))
+            most = max(_FEWEST, round(_SHARE * entrant.steps))
+            most = min(most, recipe.max_steps or most)
             recipe = replace(recipe, stopping=stopping, max_steps=most)
         try:
             if candidate.mode == "elbo":

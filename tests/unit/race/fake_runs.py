@@ -1,7 +1,7 @@
 """Races of fake runs: the losses of a candidate are a function of its steps."""
 
 import copy
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -45,9 +45,9 @@ def table(n: int = N) -> tuple[Tensor, Tensor]:
 class SmallModels:
     """Untrained models with four inducing inputs."""
 
-    def __init__(self, data: Data, likelihoods: Sequence[Likelihood] = ()) -> None:
+    def __init__(self, data: Data, likelihoods: Mapping[str, Likelihood] | None = None) -> None:
         self.all = data
-        self.given = {type(each).__name__: each for each in likelihoods}
+        self.given = dict(likelihoods or {})
 
     def model(self, candidate: Candidate) -> Model:
         X = self.data(candidate.stacked).X
@@ -72,11 +72,16 @@ class Call:
 
     recipe: Recipe
     phase: Phase
-    rows: int
-    """Number of training examples."""
+    X: Tensor
+    """Inputs of the training examples."""
 
     start: TrainingResult | Model
     """What it started from."""
+
+    @property
+    def rows(self) -> int:
+        """Number of training examples."""
+        return len(self.X)
 
 
 @dataclass
@@ -140,7 +145,7 @@ class FakeRuns:
     ) -> TrainingResult:
         phase, _ = trainer.phase, trainer.learnt
         label = phase.name.split(", fold ")[0].removesuffix(", all examples")
-        call = Call(label, recipe, phase, len(trainer.data), start)
+        call = Call(label, recipe, phase, trainer.data.X, start)
         self.calls.append(call)
         if self.fails(call):
             raise NumericalError(f"{label} cannot be trained.")
@@ -199,7 +204,7 @@ def splits_of(
 def trainers_of(
     validation: Validation | None = None,
     data: Data | None = None,
-    likelihoods: Sequence[Likelihood] = (),
+    likelihoods: Mapping[str, Likelihood] | None = None,
     stacked: Sequence[bool] = (False,),
     n_jobs: int = 1,
     **recipe: Any,
@@ -222,6 +227,22 @@ def race_of(
     settings = settings or choices()
     trainers = trainers_of(stacked=settings.stacked, **how)
     return Race(trainers, settings, effort, combine)
+
+
+def some_of(whole: Mapping[bool, Sequence[Split]], number: int) -> dict[bool, list[Split]]:
+    """Splits with that number of training examples, drawn at random."""
+    return {
+        stacked: [
+            replace(
+                part,
+                training=part.training.take(rows),
+                likelihood=part.likelihood.for_rows(rows),
+            )
+            for part in parts
+            for rows in [torch.randperm(len(part.training), generator=seeded(7))[:number]]
+        ]
+        for stacked, parts in whole.items()
+    }
 
 
 def raced(fake: FakeRuns, patch: pytest.MonkeyPatch, **how: Any) -> Race:

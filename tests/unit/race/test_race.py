@@ -35,7 +35,7 @@ from tests.unit.race.fake_runs import (
     entrant,
     raced,
     race_of,
-    splits_of,
+    some_of,
     trained,
     weight_of,
 )
@@ -156,7 +156,7 @@ def test_beaten_at_the_limits() -> None:
 @pytest.mark.parametrize(
     ("slope", "goes_on"),
     # 1 behind after the first steps, and −1 in the end.
-    [(0.04, True), (0.005, False), (0.0, False)],
+    [(0.04, True), (0.002, False), (0.0, False)],
 )
 def test_one_that_is_behind_goes_on_if_it_falls_fast(
     combine: Combine, slope: float, goes_on: bool, monkeypatch: pytest.MonkeyPatch
@@ -581,11 +581,16 @@ def test_a_mixture_is_not_worse_than_the_best_by_more_than_the_part_of_equal_wei
 # Some examples first, then all
 
 
-def widened(race: Race, whole: Any) -> list[Entrant]:
-    race.widen(whole)
-    before = list(race.entrants)
+def widened(race: Race, number: int) -> tuple[list[Entrant], list[Entrant]]:
+    """Race on so many training examples, and then on all; return the state before and between."""
+    whole = race.trainers.splits
+    race.trainers.splits = some_of(whole, number)
     race.run()
-    return before
+    before = list(race.entrants)
+    race.widen(dict(whole))
+    between = list(race.entrants)
+    race.run()
+    return before, between
 
 
 def test_a_race_on_some_examples_goes_on_to_all(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -595,37 +600,54 @@ def test_a_race_on_some_examples_goes_on_to_all(monkeypatch: pytest.MonkeyPatch)
         return (3.0 if c.kernel == "rbf" else 0.0) - min(steps, 500) / 1000
 
     fake = FakeRuns(loss)
-    race = raced(fake, monkeypatch, settings=KERNELS, combine="best")
-    models: Any = race.trainers.models
-    some = trained(race, kernel="matern32")
-    before = widened(race, splits_of(models, HoldOut(0.1)))
-    assert [each.candidate.kernel for each in before] == ["matern32"]
-    assert before[0].steps == some.steps and before[0].learnt == ()
+    race = race_of(fake, monkeypatch, settings=KERNELS, combine="best")
+    before, between = widened(race, 100)
+    assert [each.candidate.kernel for each in between] == ["matern32"] and len(before) == 2
+    (some,) = (each for each in before if each.candidate.kernel == "matern32")
+    assert between[0].steps == some.steps and between[0].learnt == ()
+    assert torch.equal(between[0].losses, some.losses), "the examples to validate with are the same"
     (after,) = race.entrants
-    assert after.steps > some.steps and fake.calls[-1].rows == 360
-    assert {call.rows for call in fake.calls} == {320, 360}
+    assert after.steps > some.steps and {call.rows for call in fake.calls} == {100, 320}
+    assert [call.rows for call in fake.calls] == sorted(call.rows for call in fake.calls)
+
+
+def test_sizes_that_were_refused_on_some_examples_are_tried_on_all(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    fake = FakeRuns(lambda c, steps: 0.0)
+
+    def loss(c: Candidate, steps: int) -> float:
+        return -1.0 * (c.num_inducing == 8 and fake.calls[-1].rows == 320)
+
+    fake.loss = loss
+    race = race_of(fake, monkeypatch, settings=choices(most_inducing=8))
+    before, _ = widened(race, 100)
+    assert [each.candidate.num_inducing for each in before] == [4]
+    assert [each.candidate.num_inducing for each in race.entrants] == [8]
 
 
 @pytest.mark.parametrize("mode", ["joint", "fixed"])
 def test_exposures_follow_when_a_race_goes_on_to_all(
     mode: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    X, y, exposure = counts(60)
-    likelihood = Poisson().with_exposure(exposure)
+    """They are functions of the first feature."""
+    X, y, _ = counts(60)
+    likelihood = Poisson().with_exposure(X[:, 0].exp())
     fake = FakeRuns(lambda c, steps: -min(steps, 100) / 100)
-    settings = choices(likelihoods=("Poisson",), modes=(mode,), stacked=(True,))
-    how: Any = {"data": Data(X, y), "likelihoods": [likelihood], "settings": settings}
-    race = raced(fake, monkeypatch, validation=HoldOut(0.5), **how)
-    models: Any = race.trainers.models
-    whole = splits_of(models, HoldOut(0.25), (True,))
-    widened(race, whole)
-    (part,) = whole[True]
-    own = dict(part.likelihood.named_buffers())["log_exposure"]
+    settings = choices(likelihoods=("poisson",), modes=(mode,), stacked=(True,))
+    race = race_of(
+        fake,
+        monkeypatch,
+        settings=settings,
+        data=Data(X, y),
+        likelihoods={"poisson": likelihood},
+        validation=HoldOut(0.25),
+    )
+    widened(race, 30)
+    assert {call.rows for call in fake.calls} == {30, 45}
     for call in fake.calls:
-        rows = dict(call.start.likelihood.named_buffers())["log_exposure"]
-        assert len(rows) == call.rows
-    assert fake.calls[-1].rows == len(own) == 45
-    assert torch.equal(dict(fake.calls[-1].start.likelihood.named_buffers())["log_exposure"], own)
+        exposure = dict(call.start.likelihood.named_buffers())["log_exposure"]
+        torch.testing.assert_close(exposure, call.X[:, 0])
 
 
 @pytest.mark.parametrize("traits", [{"num_inducing": 8}, {"likelihood": "student_t"}], ids=str)
