@@ -101,9 +101,7 @@ class FakeRuns:
             patch.setattr(module, "elbo_run", self._elbo)
             patch.setattr(module, "joint_run", self._joint)
             patch.setattr(module, "fixed_run", self._fixed)
-        patch.setattr(
-            Trainers, "judged", lambda trainers, *which: self._judged(trainers, *which)
-        )
+        patch.setattr(Trainers, "judged", lambda trainers, *which: self._judged(trainers, *which))
 
     @property
     def labels(self) -> list[str]:

@@ -134,7 +134,9 @@ def test_only_likelihoods_that_were_not_tried_are_neighbours() -> None:
         return {each.likelihood for each in OPEN.neighbours(OPEN.first(), tried)} - {"gaussian"}
 
     assert named("gaussian") == {"student_t", "heteroscedastic"}
-    assert named("gaussian", "heteroscedastic") == {"student_t"} and named(*OPEN.likelihoods) == set()
+    assert (
+        named("gaussian", "heteroscedastic") == {"student_t"} and named(*OPEN.likelihoods) == set()
+    )
 
 
 def test_kernels_of_each_latent_are_tried_once() -> None:

@@ -195,9 +195,7 @@ def test_a_run_that_has_converged_is_the_last(
 
 
 @pytest.mark.parametrize("best", [20, 40, 80, 160])
-def test_the_state_with_the_lowest_loss_is_kept(
-    best: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_state_with_the_lowest_loss_is_kept(best: int, monkeypatch: pytest.MonkeyPatch) -> None:
     seen = []
 
     def loss(c: Candidate, steps: int) -> float:
@@ -656,9 +654,7 @@ def test_held_hyperparameters_are_those_of_the_candidate(
 ) -> None:
     """Runs of a neighbour start from a model of its size and likelihood."""
     fake = FakeRuns(lambda c, s: -min(s, 40) / 40 - any(getattr(c, k) == traits[k] for k in traits))
-    settings = choices(
-        modes=("fixed",), most_inducing=8, likelihoods=("gaussian", "student_t")
-    )
+    settings = choices(modes=("fixed",), most_inducing=8, likelihoods=("gaussian", "student_t"))
     race = raced(fake, monkeypatch, settings=settings, effort=replace(EFFORT, portfolio=1))
     trained(race, **traits)
     for call in fake.calls:
