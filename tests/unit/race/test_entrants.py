@@ -1,7 +1,9 @@
 """Trainers of a race, with real runs: what is trained on, judged, kept and learnt."""
 
 import copy
+import signal
 import threading
+import time
 from dataclasses import replace
 from typing import Any
 
@@ -19,8 +21,8 @@ from directgp.race.entrants import Entrant, Trainers
 from directgp.race.race import EFFORTS, Race
 from directgp.race.starts import start_of
 from directgp.training.data import Data, Model
-from directgp.training.result import Status, TrainingResult
-from directgp.training.run import LossRange, SmallGradient
+from directgp.training.result import Progress, Status, Stop, TrainingResult
+from directgp.training.run import LossRange, Monitor, SmallGradient
 from directgp.training.validation import Folds, Given, HoldOut, Split
 from tests.unit.race.fake_runs import SmallModels, choices, some_of, trainers_of
 from tests.unit.training.models import StopAt, counts, examples, normal, regression, tensors
@@ -329,7 +331,6 @@ def test_a_base_that_was_ended_is_none_and_its_last_state_is_kept(fold: int) -> 
 
     class After(StopAt):
         def reset(self) -> None:
-            threading.get_ident()
             self.begun = getattr(self, "begun", 0) + 1
             self.left = 1 if self.begun == fold else 10**9
 
@@ -401,3 +402,74 @@ def test_the_validation_loss_is_that_of_the_objective() -> None:
     judged = part.judged(base.results[0], CRPSLoss())
     assert torch.equal(base.losses, judged.losses)
     assert not torch.equal(base.losses, part.judged(base.results[0], LogLoss()).losses)
+
+
+# From several threads
+
+
+def threads_of(monitors: list[Monitor]) -> tuple[Trainers, Monitor]:
+    """Trainers of two runs at once, and their monitor."""
+    trainers = trainers_of(data=rows(), n_jobs=2, monitors=monitors)
+    (guarded,) = trainers.recipe.monitors
+    return trainers, guarded
+
+
+def progress(step: int) -> Progress:
+    return Progress("elbo", step, 200, step, 0.0, 0.0, 0.0)
+
+
+class Alone(Monitor):
+    """Fails where two threads are in it at once."""
+
+    def __init__(self) -> None:
+        self.inside, self.seen, self.closed = threading.Lock(), 0, 0
+
+    def __call__(self, progress: Progress) -> Stop | None:
+        assert self.inside.acquire(blocking=False), "another thread is inside"
+        time.sleep(0.005)
+        self.seen += 1
+        self.inside.release()
+        return None
+
+    def close(self) -> None:
+        self.closed += 1
+
+
+def test_monitors_are_called_one_at_a_time() -> None:
+    alone, together = Alone(), threading.Barrier(2, timeout=20)
+    trainers, guarded = threads_of([alone])
+
+    def task() -> None:
+        together.wait()
+        assert [guarded(progress(step)) for step in range(1, 11)] == 10 * [None]
+
+    trainers._run([task, task])
+    guarded.close()
+    assert alone.seen == 20 and alone.closed == 1
+
+
+@pytest.mark.parametrize("monitors", [[], [Alone()]], ids=["no monitor", "a monitor"])
+def test_ctrl_c_ends_every_run(monitors: list[Monitor]) -> None:
+    """It reaches only the main thread, which waits for the others."""
+    trainers, guarded = threads_of(monitors)
+    statuses = []
+
+    def task() -> None:
+        until, stop = time.monotonic() + 20, None
+        while stop is None and time.monotonic() < until:
+            time.sleep(0.005)
+            stop = guarded(progress(1))
+        statuses.append(stop and stop.status)
+
+    main = threading.main_thread().ident
+    assert main is not None
+    timer = threading.Timer(0.1, signal.pthread_kill, (main, signal.SIGINT))
+    # Programs in the background of a shell are started with SIGINT ignored.
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        timer.start()
+        assert trainers._run([task, task, task]) == [None, None, None]
+        timer.join()
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert statuses == 3 * [Status.INTERRUPTED]
