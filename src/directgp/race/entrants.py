@@ -231,23 +231,30 @@ class Trainers:
                 return None
         return None if self.end is not None else self.judged(candidate, results)
 
-    def start(self, candidate: Candidate, base: Entrant) -> Entrant:
-        """Return a candidate in the state of the ELBO solution of a simpler model."""
-        model = self.models.model(candidate)
-        parts = self.splits[candidate.stacked]
-        results = [
-            start_of(model, solution, part.training)
-            for solution, part in zip(base.results, parts, strict=True)
-        ]
-        return self.judged(candidate, results)
+    def start(self, candidate: Candidate, base: Entrant) -> Entrant | None:
+        """Return a candidate in the state of the ELBO solution of a simpler model.
 
-    def changed(self, entrant: Entrant, candidate: Candidate) -> Entrant:
-        """Return a neighbouring candidate in the state of another one."""
+        None where the model cannot be computed in this state.
+        """
+        try:
+            model = self.models.model(candidate)
+            pairs = zip(base.results, self.splits[candidate.stacked], strict=True)
+            return self.judged(candidate, [start_of(model, each, p.training) for each, p in pairs])
+        except NumericalError as error:
+            return self._failed(candidate, error)
+
+    def changed(self, entrant: Entrant, candidate: Candidate) -> Entrant | None:
+        """Return a neighbouring candidate in the state of another one.
+
+        None where the model cannot be computed in this state.
+        """
         before = entrant.candidate
-        # Losses of another objective are no reason to keep a state.
-        changed = self.judged(candidate, self._moved(entrant.results, before, candidate))
         held = candidate.mode == "fixed"
-        base = self._moved(entrant.base, before, candidate) if held else ()
+        try:
+            base = self._moved(entrant.base, before, candidate) if held else ()
+            changed = self.judged(candidate, self._moved(entrant.results, before, candidate))
+        except NumericalError as error:
+            return self._failed(candidate, error)
         same = replace(candidate, beta=before.beta) == before
         changed = replace(changed, base=base, kept=entrant.kept)
         return replace(changed, learnt=entrant.learnt if same else ())
@@ -419,4 +426,9 @@ class Trainers:
         return result
 
     def _failed(self, candidate: Candidate, error: NumericalError) -> None:
+<<<<<<< HEAD
         self.failures.append(Failure(candidate.beta, candidate.mode, str(error), candidate.label))
+=======
+        """Record an error of a candidate."""
+        self.failures.append(Failure(candidate.beta, candidate.label, str(error)))
+>>>>>>> wip-e2

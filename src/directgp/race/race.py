@@ -1,14 +1,21 @@
 """Race candidates: advance them, compare, drop the beaten, add neighbours of the leading one."""
 
 import math
+<<<<<<< HEAD
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+=======
+from collections.abc import Sequence
+from dataclasses import astuple, dataclass, field, replace
+>>>>>>> wip-e2
 from typing import Literal, final
 
 from directgp.race.candidates import Candidate, Choices
 from directgp.race.entrants import FIRST_STEPS, Entrant, Trainers
 from directgp.race.weights import Pool, Weights
 from directgp.text import number
+from directgp.training.result import INTERRUPTED
+from directgp.training.trainer import without_steps
 from directgp.training.validation import Split, for_rows_of
 
 Combine = Literal["mixture", "best"]
@@ -80,7 +87,7 @@ def next_steps(entrant: Entrant, share: float, effort: Effort) -> int:
     if entrant.steps == 0:
         return FIRST_STEPS
     pays = effort.tolerance * (1 + entrant.steps * entrant.cost / _MANY_STEPS)
-    left = _MOST_STEPS - entrant.steps
+    left = max(0, _MOST_STEPS - entrant.steps)
     return min(max(FIRST_STEPS, entrant.steps), left) if share * entrant.rate >= pays else 0
 
 
@@ -151,7 +158,18 @@ class Race:
         return pool.mean(weights_of(pool, self.combine))
 
     def run(self) -> None:
-        """Race until no further step and no further candidate pays."""
+        """Race until no further step and no further candidate pays, or until the race is ended."""
+        try:
+            self._race()
+        except KeyboardInterrupt:
+            # Between two runs; during a run Ctrl-C ends the run.
+            if self.trainers.last is None:
+                raise
+            self.trainers.end = without_steps("race", *astuple(INTERRUPTED))
+        if self.trainers.end is not None:
+            self.untried.append("further candidates and steps")
+
+    def _race(self) -> None:
         if not self.entrants:
             self._open()
         while self.entrants and self.trainers.end is None:
@@ -160,13 +178,12 @@ class Race:
                 self._advance(going)
             elif not self._expand():
                 return
-        if self.trainers.end is not None:
-            self.untried.append("further candidates and steps")
 
     def _open(self) -> None:
         """Train the starting candidates for their first steps."""
         portfolio = self.choices.portfolio(self.effort.portfolio)
         ard = self._ard()
+<<<<<<< HEAD
         starts = list[tuple[Entrant, int]]()
         for candidate in portfolio:
             if ard is None or self.trainers.end is not None:
@@ -177,7 +194,19 @@ class Race:
             if base is not None:
                 starts.append((self.trainers.start(candidate, base), FIRST_STEPS))
         self.entrants = [each for each in self.trainers.advanced(starts) if each.steps]
+=======
+        if ard is not None:
+            portfolio = [replace(candidate, ard=ard) for candidate in portfolio]
+            bases = [self.trainers.base(each, self._first_of(each)) for each in portfolio]
+            pairs = zip(portfolio, bases, strict=True)
+            starts = [self.trainers.start(each, base) for each, base in pairs if base is not None]
+            first = [(start, FIRST_STEPS) for start in starts if start is not None]
+            self.trainers.parts += len(first)
+            self.entrants = [each for each in self.trainers.advanced(first) if each.steps]
+>>>>>>> wip-e2
         self._tried = {each.candidate for each in self.entrants}
+        if self.trainers.end is not None:
+            self.untried += [each.label for each in portfolio if each not in self._tried]
 
     def _ard(self) -> bool | None:
         """Return whether each feature gets a lengthscale; None if no model could be trained.
@@ -265,9 +294,13 @@ class Race:
         """Train a neighbour for its first steps, and keep it if that pays."""
         trainers = self.trainers
         start = trainers.changed(leader, candidate)
+        if start is None:
+            return False
         start = replace(start, losses=start.losses + math.inf)
         (entrant,) = trainers.advanced([(start, FIRST_STEPS)])
         if not math.isfinite(entrant.loss):
+            if trainers.end is not None:
+                self.untried.append(candidate.label)
             return False
         grown = candidate.num_inducing > leader.candidate.num_inducing
         others = [each for each in self.entrants if not (grown and each is leader)]

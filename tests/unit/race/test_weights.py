@@ -64,9 +64,7 @@ def test_weights_minimise_the_log_loss(candidates: int, rows: int, weighted: boo
     losses = gaussians(candidates, rows)
     share = normal(rows, seed=9).abs() if weighted else None
     share = None if share is None else share / share.mean()
-    expected = penalised(
-        np.exp(-losses.numpy()), np.ones(rows) if share is None else share.numpy()
-    )
+    expected = penalised(np.exp(-losses.numpy()), np.ones(rows) if share is None else share.numpy())
     found = densities(losses, share).weights(MOST)
     np.testing.assert_allclose(found, largest(torch.tensor(expected), MOST), atol=3e-3)
 

@@ -4,9 +4,7 @@ import dataclasses
 import io
 import json
 import math
-import signal
 import threading
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -30,10 +28,15 @@ from directgp.training.callbacks import (
     StepBudget,
     TimeBudget,
 )
+<<<<<<< HEAD
 from directgp.training.data import Data
 from directgp.training.result import Phase, Progress, Status, Stop
 from directgp.training.run import LossRange, Monitor, Recipe, RelativeDecrease, SmallGradient
 from directgp.training.validation import HoldOut
+=======
+from directgp.training.result import Phase, Progress, Stop
+from directgp.training.run import LossRange, Monitor, RelativeDecrease, SmallGradient
+>>>>>>> wip-e2
 
 HIDE, SHOW = "\x1b[?25l", "\x1b[?25h"
 
@@ -369,71 +372,3 @@ def _lbfgs() -> None:
 def test_a_look_needs_steps_between() -> None:
     with pytest.raises(InvalidInputError, match="every of Observer must be at least 1"):
         Observer(0, lambda step, posterior, likelihood: None)
-
-
-# From several threads
-
-
-def threads_of(monitors: list[Monitor]) -> tuple[Race, Monitor]:
-    """A race of two runs at once, and its monitor."""
-    X = torch.arange(8.0).double()[:, None]
-    data, generator = Data(X, X[:, 0]), torch.Generator()
-    race = Race(Recipe(monitors=monitors), data, HoldOut(), generator, n_jobs=2)
-    (guarded,) = race.recipe.monitors
-    return race, guarded
-
-
-class Alone(Monitor):
-    """Fails where two threads are in it at once."""
-
-    def __init__(self) -> None:
-        self.inside, self.seen, self.closed = threading.Lock(), 0, 0
-
-    def __call__(self, progress: Progress) -> None:
-        assert self.inside.acquire(blocking=False), "another thread is inside"
-        time.sleep(0.005)
-        self.seen += 1
-        self.inside.release()
-
-    def close(self) -> None:
-        self.closed += 1
-
-
-def test_monitors_are_called_one_at_a_time() -> None:
-    alone, together = Alone(), threading.Barrier(2, timeout=20)
-    race, guarded = threads_of([alone])
-
-    def task() -> None:
-        together.wait()
-        assert [guarded(at(step)) for step in range(1, 11)] == 10 * [None]
-
-    race._run([task, task])
-    guarded.close()
-    assert alone.seen == 20 and alone.closed == 1
-
-
-@pytest.mark.parametrize("monitors", [[], [Alone()]], ids=["no monitor", "a monitor"])
-def test_ctrl_c_ends_every_run_of_a_race(monitors: list[Monitor]) -> None:
-    """It reaches only the main thread, which waits for the others."""
-    race, guarded = threads_of(monitors)
-    statuses = []
-
-    def task() -> None:
-        until, stop = time.monotonic() + 20, None
-        while stop is None and time.monotonic() < until:
-            time.sleep(0.005)
-            stop = guarded(at(1))
-        statuses.append(stop and stop.status)
-
-    main = threading.main_thread().ident
-    assert main is not None
-    timer = threading.Timer(0.1, signal.pthread_kill, (main, signal.SIGINT))
-    # Programs in the background of a shell are started with SIGINT ignored.
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    try:
-        timer.start()
-        assert race._run([task, task, task]) == [None, None, None]
-        timer.join()
-    finally:
-        signal.signal(signal.SIGINT, before)
-    assert statuses == 3 * [Status.INTERRUPTED]
