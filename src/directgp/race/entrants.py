@@ -426,9 +426,4 @@ class Trainers:
         return result
 
     def _failed(self, candidate: Candidate, error: NumericalError) -> None:
-<<<<<<< HEAD
         self.failures.append(Failure(candidate.beta, candidate.mode, str(error), candidate.label))
-=======
-        """Record an error of a candidate."""
-        self.failures.append(Failure(candidate.beta, candidate.label, str(error)))
->>>>>>> wip-e2

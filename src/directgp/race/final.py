@@ -45,12 +45,8 @@ def on_all(
         recipe = trainers.recipe
         if not trainers.by_adam(candidate):
             stopping = RelativeDecrease(_WINDOW, _WINDOW * tolerance)
-<<<<<<< HEAD
-            most = recipe.max_steps or max(_FEWEST, round(_SHARE * entrant.kept))
-=======
-            most = max(_FEWEST, round(_SHARE * entrant.steps))
+            most = max(_FEWEST, round(_SHARE * entrant.kept))
             most = min(most, recipe.max_steps or most)
->>>>>>> wip-e2
             recipe = replace(recipe, stopping=stopping, max_steps=most)
         try:
             # A state that no step of the objective improved is that of the ELBO.

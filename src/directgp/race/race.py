@@ -1,13 +1,8 @@
 """Race candidates: advance them, compare, drop the beaten, add neighbours of the leading one."""
 
 import math
-<<<<<<< HEAD
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
-=======
-from collections.abc import Sequence
 from dataclasses import astuple, dataclass, field, replace
->>>>>>> wip-e2
 from typing import Literal, final
 
 from directgp.race.candidates import Candidate, Choices
@@ -183,27 +178,13 @@ class Race:
         """Train the starting candidates for their first steps."""
         portfolio = self.choices.portfolio(self.effort.portfolio)
         ard = self._ard()
-<<<<<<< HEAD
-        starts = list[tuple[Entrant, int]]()
-        for candidate in portfolio:
-            if ard is None or self.trainers.end is not None:
-                self.untried.append(candidate.label)
-                continue
-            candidate = replace(candidate, ard=ard)
-            base = self.trainers.base(candidate, self._first_of(candidate))
-            if base is not None:
-                starts.append((self.trainers.start(candidate, base), FIRST_STEPS))
-        self.entrants = [each for each in self.trainers.advanced(starts) if each.steps]
-=======
         if ard is not None:
             portfolio = [replace(candidate, ard=ard) for candidate in portfolio]
             bases = [self.trainers.base(each, self._first_of(each)) for each in portfolio]
             pairs = zip(portfolio, bases, strict=True)
             starts = [self.trainers.start(each, base) for each, base in pairs if base is not None]
             first = [(start, FIRST_STEPS) for start in starts if start is not None]
-            self.trainers.parts += len(first)
             self.entrants = [each for each in self.trainers.advanced(first) if each.steps]
->>>>>>> wip-e2
         self._tried = {each.candidate for each in self.entrants}
         if self.trainers.end is not None:
             self.untried += [each.label for each in portfolio if each not in self._tried]

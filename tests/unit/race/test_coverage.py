@@ -5,14 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-<<<<<<< HEAD
-from directgp.training.coverage import Coverage, Group, noise_depends_on_inputs
-from directgp.training.race import Trial
-from directgp.training.search import Search
-from scipy.stats import binom, kruskal
-=======
 from scipy.stats import binom, norm
->>>>>>> wip-e2
 from torch import Tensor
 
 from directgp.errors import UnsupportedError
@@ -27,20 +20,11 @@ from directgp.likelihoods import (
 from directgp.objectives import CRPSLoss, LogLoss, SquareLoss
 from directgp.posteriors.prior import Prior
 from directgp.predictive import predictive_interval
-<<<<<<< HEAD
-from directgp.training import coverage
-from directgp.training.data import Data
-from directgp.training.result import TrainingResult
-from directgp.training.validation import HoldOut
-from tests.unit.training.fake_runs import FakeRuns, State, model, models, searched
-from tests.unit.training.models import normal, regression, seeded, start
-=======
 from directgp.race import coverage
 from directgp.race.coverage import Coverage, Group, Predicted
 from directgp.training.data import Data
 from directgp.training.result import TrainingResult
 from tests.unit.training.models import normal, seeded, start
->>>>>>> wip-e2
 
 N = 400
 

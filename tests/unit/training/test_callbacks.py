@@ -11,7 +11,6 @@ from typing import Any
 
 import pytest
 import torch
-from directgp.training.race import Race
 from rich.console import Console
 
 import directgp
@@ -28,15 +27,8 @@ from directgp.training.callbacks import (
     StepBudget,
     TimeBudget,
 )
-<<<<<<< HEAD
-from directgp.training.data import Data
-from directgp.training.result import Phase, Progress, Status, Stop
-from directgp.training.run import LossRange, Monitor, Recipe, RelativeDecrease, SmallGradient
-from directgp.training.validation import HoldOut
-=======
 from directgp.training.result import Phase, Progress, Stop
 from directgp.training.run import LossRange, Monitor, RelativeDecrease, SmallGradient
->>>>>>> wip-e2
 
 HIDE, SHOW = "\x1b[?25l", "\x1b[?25h"
 
