@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks.defaults.methods import METHODS, is_ours
+from benchmarks.defaults.scores import unit
 from benchmarks.problems import Table
 
 
@@ -28,7 +29,8 @@ def measure(method: str, data: Table, device: str) -> dict[str, Any]:
         judge = methods.fit(method, data, device)
         wall, cpu = time.perf_counter() - wall, time.process_time() - cpu
         scores, choices = judge()
-    found = {"kind": data.kind, "num_train": len(data.y), "num_test": len(data.y_test)}
+    rows = {"num_train": len(data.y), "num_test": len(data.y_test)}
+    found = {"kind": data.kind, **rows, "unit": unit(data)}
     seconds = {"cpu_seconds": round(cpu, 3), "wall_seconds": round(wall, 3)}
     return {**found, **scores, **seconds, "choices": choices, "library": _library(method)}
 

@@ -10,12 +10,12 @@ from pathlib import Path
 
 import numpy as np
 
+from benchmarks.defaults.classic import classic_table
 from benchmarks.defaults.methods import METHODS, REPORTED, VARIANTS
-from benchmarks.defaults.store import DEFAULT_PATH, Cell, Record, Store
+from benchmarks.defaults.store import DEFAULT_PATH, Record, Results, Store
 from benchmarks.defaults.tables import KINDS
 from benchmarks.peers.tables import markdown
 
-Results = dict[Cell, Record]
 Splits = dict[int, float]
 """Values of one figure by split."""
 
@@ -171,6 +171,7 @@ def write_tables(results: Results, folder: Path) -> None:
         texts |= {f"{stem}_{figure}": figure_table(kept, rows, figure) for figure in FIGURES}
         for name, text in texts.items():
             (folder / f"{name}.md").write_text(text, encoding="utf-8")
+    (folder / "defaults_classic.md").write_text(classic_table(results), encoding="utf-8")
 
 
 def change_table(before: Results, after: Results, method: str) -> str:

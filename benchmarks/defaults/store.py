@@ -24,13 +24,16 @@ class Cell:
     """Version of the settings."""
 
 
+Results = dict[Cell, Record]
+
+
 class Store:
     """Results by cell; a later line replaces an earlier one of the same cell."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
 
-    def read(self) -> dict[Cell, Record]:
+    def read(self) -> Results:
         """Return all results; an incomplete last line, of a stopped run, is left out."""
         lines = self.path.read_text(encoding="utf-8").splitlines() if self.path.exists() else []
         records = [record for line in lines if (record := _parsed(line)) is not None]

@@ -241,7 +241,8 @@ class Trainers:
             pairs = zip(base.results, self.splits[candidate.stacked], strict=True)
             return self.judged(candidate, [start_of(model, each, p.training) for each, p in pairs])
         except NumericalError as error:
-            return self._failed(candidate, error)
+            self._failed(candidate, error)
+            return None
 
     def changed(self, entrant: Entrant, candidate: Candidate) -> Entrant | None:
         """Return a neighbouring candidate in the state of another one.
@@ -254,7 +255,8 @@ class Trainers:
             base = self._moved(entrant.base, before, candidate) if held else ()
             changed = self.judged(candidate, self._moved(entrant.results, before, candidate))
         except NumericalError as error:
-            return self._failed(candidate, error)
+            self._failed(candidate, error)
+            return None
         same = replace(candidate, beta=before.beta) == before
         changed = replace(changed, base=base, kept=entrant.kept)
         return replace(changed, learnt=entrant.learnt if same else ())
@@ -426,4 +428,5 @@ class Trainers:
         return result
 
     def _failed(self, candidate: Candidate, error: NumericalError) -> None:
+        """Record an error of a candidate."""
         self.failures.append(Failure(candidate.beta, candidate.mode, str(error), candidate.label))

@@ -265,7 +265,7 @@ def weight_of(race: Race, **traits: Any) -> float:
     """Weight of the candidates with these traits."""
     pairs = zip(race.entrants, race.weights.tolist(), strict=True)
     return sum(
-        weight
+        float(weight)
         for each, weight in pairs
         if all(getattr(each.candidate, name) == value for name, value in traits.items())
     )

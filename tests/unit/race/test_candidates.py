@@ -64,7 +64,7 @@ def test_a_larger_effort_has_the_candidates_of_a_smaller_one_and_more() -> None:
     assert len(fast) < len(default) < len(thorough)
 
 
-VALUES = {
+VALUES: dict[str, list[Any]] = {
     "kernels": [("rbf",), ("matern52", "matern32", "rbf")],
     "ard": [(True,), (True, False)],
     "likelihoods": [("gaussian",), ("gaussian", "student_t"), tuple("abcde")],

@@ -20,6 +20,7 @@ from directgp.race.candidates import Candidate
 from directgp.race.entrants import Entrant, Trainers
 from directgp.race.race import EFFORTS, Race
 from directgp.race.starts import start_of
+from directgp.training import trainer as trainer_module
 from directgp.training.data import Data, Model
 from directgp.training.result import Progress, Status, Stop, TrainingResult
 from directgp.training.run import LossRange, Monitor, SmallGradient
@@ -120,14 +121,14 @@ def test_no_example_validates_what_it_has_trained(
         validation = Given(-X[:, :-1], y, Poisson().with_exposure((-X[:, 0]).exp()))
     judged: list[tuple[Split, TrainingResult]] = []
     trained: dict[int, tuple[Data, Likelihood]] = {}
-    whole_judged, run = Split.judged, entrants.joint_run
+    whole_judged = Split.judged
 
     def noted(split: Split, result: TrainingResult, loss: Any) -> Any:
         judged.append((split, result))
         return whole_judged(split, result, loss)
 
     def joint_run(trainer: Any, recipe: Any, model: Model, beta: float) -> TrainingResult:
-        result = run(trainer, recipe, model, beta)
+        result = trainer_module.joint_run(trainer, recipe, model, beta)
         trained[id(result.posterior)] = trainer.data, model.likelihood
         return result
 
@@ -308,11 +309,9 @@ def test_runs_are_numbered_and_named() -> None:
     trainers = trainers_of(Folds(2), rows())
     data = trainers.models.data(False)
     phases = [trainers.trainer(data, "a run", k).phase for k in (0, 1)]
-    phases.append(trainers.trainer(data, "the last", final=True).phase)
-    assert [phase.name for phase in phases] == ["a run, fold 1", "a run, fold 2", "the last"]
-    assert [phase.part for phase in phases] == [1, 2, 3]
-    assert all(phase.part < phase.parts for phase in phases[:2])
-    assert phases[2].final and phases[2].parts == 3
+    assert [phase.name for phase in phases] == ["a run, fold 1", "a run, fold 2"]
+    assert [phase.part for phase in phases] == [1, 2]
+    assert all(phase.parts is None and not phase.final for phase in phases)
 
 
 def test_a_base_is_trained_once() -> None:
@@ -321,7 +320,7 @@ def test_a_base_is_trained_once() -> None:
     base = trainers.base(FIRST, "gaussian")
     seen = stop.seen
     again = trainers.base(replace(FIRST, likelihood="student_t", mode="elbo"), "gaussian")
-    assert base is again is not None and stop.seen == seen > 0
+    assert base is not None and base is again and stop.seen == seen > 0
     assert base.candidate.likelihood == "gaussian" and base.candidate.mode == "elbo"
 
 

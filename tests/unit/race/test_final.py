@@ -174,6 +174,7 @@ def test_the_loss_of_the_mixture_is_that_of_rows_left_out(monkeypatch: pytest.Mo
     rows = race.trainers.pool(race.entrants).cross_fitted(6)
     assert path.mixture_loss == pytest.approx(float(rows.mean()), rel=1e-12)
     assert path.mixture_error == pytest.approx(float(rows.std()) / HELD**0.5, rel=1e-12)
+    assert path.mixture_loss is not None
     assert path.mixture_loss < min(point.validation_loss for point in path.points)
 
 

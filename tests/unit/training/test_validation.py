@@ -114,7 +114,7 @@ def test_square_errors_are_those_of_the_mean_of_y(weighted: bool) -> None:
         if likelihood is LIKELIHOOD:
             mean = EXPOSURE[held] * (q.mean + q.variance / 2).exp()
         share = WEIGHTS[held] / WEIGHTS[held].mean() if weighted else torch.ones(len(held))
-        _, squares = part.judged(result, LogLoss())
+        squares = part.judged(result, LogLoss()).squares
         torch.testing.assert_close(squares, share * (Y[held] - mean).square(), rtol=1e-6, atol=0)
 
 
