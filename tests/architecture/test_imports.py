@@ -56,7 +56,7 @@ check("sympy", "torch._dynamo")
 with redirect_stderr(io.StringIO()) as shown:
     model = SparseGPRegressor(beta=1.0, max_iter=2, num_inducing=3, verbose=1, random_state=0)
     model.fit(X.numpy(), X[:, 0].numpy())
-assert "steps, loss" in shown.getvalue(), shown.getvalue()
+assert "runs, " in shown.getvalue(), shown.getvalue()
 with tempfile.TemporaryDirectory() as folder:
     path = os.path.join(folder, "model.safetensors")
     model.save(path)

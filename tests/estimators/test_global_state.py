@@ -100,6 +100,7 @@ def test_filters_after_clusterings_that_overlap(monkeypatch: pytest.MonkeyPatch)
     assert list(warnings.filters) == before
 
 
+@pytest.mark.filterwarnings("ignore:.*Training has not converged")
 def test_a_warning_of_an_output_names_it() -> None:
     X, y = np.random.default_rng(0).normal(size=(30, 2)), np.zeros((30, 2))
     X[:, 1] = 5.0

@@ -2,6 +2,7 @@
 
 import copy
 import warnings
+from dataclasses import replace
 from functools import cache
 from typing import Any
 
@@ -144,9 +145,9 @@ def test_a_chosen_elbo_goes_on_as_one() -> None:
     """Not with the loss that validation has decided against."""
     model = fitted(objective="log_loss")
     assert model.partial_fit(X[60:90], Y[60:90]).training_result_.objective == "log_loss"
-    model.hyperparameters_ = "elbo"
+    model.members_ = tuple(replace(each, hyperparameters="elbo") for each in model.members_)
     assert model.partial_fit(X[90:], Y[90:]).training_result_.objective == "elbo"
-    assert model.hyperparameters_ == "elbo"
+    assert {each.hyperparameters for each in model.members_} == {"elbo"}
 
 
 def test_both_classes_are_named_where_the_first_rows_have_one() -> None:

@@ -333,7 +333,7 @@ class Continuation:
         """Train all parameters of each member on the rows, or one member along the given β."""
         if self.settings.task == "classification":
             who = "y of fit with warm_start"
-            require(_varies(self.table.y), who, "of two or more classes", "one class")
+            require(_varies(self.table.y), who, "of at least two classes", "one class")
         for member in self.members:
             data = self.data(member.stacked)
             check_data("fit", data, member.posterior, member.likelihood)

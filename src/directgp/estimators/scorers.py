@@ -73,7 +73,8 @@ class NegNLL(Scorer):
     >>> from directgp.estimators import neg_nll
     >>> X = np.linspace(0, 6, 60).reshape(-1, 1)
     >>> y = np.sin(X[:, 0]) + np.random.default_rng(0).normal(scale=0.3, size=60)
-    >>> model = SparseGPRegressor(objective="elbo", beta=1.0, random_state=0)
+    >>> settings = {"likelihood": "gaussian", "kernel": "rbf", "stack": None, "random_state": 0}
+    >>> model = SparseGPRegressor(objective="elbo", beta=1.0, **settings)
     >>> len(cross_val_score(model, X, y, scoring=neg_nll, cv=2))
     2
     """

@@ -123,6 +123,11 @@ def find_peak(
     the bracket's middle; so is every other step once there have been many, since Newton's method
     creeps along an exponential. A point where ℓ′(μ) underflows to 0 has its mode at μ.
     """
+    undefined = (mean + variance).isnan()
+    if bool(undefined.any()):
+        raise NumericalError(
+            f"The mean or the variance of f is NaN for {int(undefined.sum())} examples."
+        )
     precision = 1 / variance
     delta = torch.zeros_like(mean)
     here = kernel(mean)

@@ -319,6 +319,10 @@ class Prior(nn.Module):
 
     def mean(self, X: Float[Tensor, "*#batch n d"]) -> BatchedRow:
         """Return the prior mean at each input."""
+        if type(self.mean_function) is ConstantMean:
+            # gpytorch's own would import a compiler, for half a second.
+            constant = self.mean_function.constant.unsqueeze(-1)
+            return constant.expand(np.broadcast_shapes(constant.shape, X.shape[:-1]))
         values: Tensor = self.mean_function(X)
         return values
 
@@ -456,7 +460,7 @@ def _repeat_mean(mean: Mean, number: int) -> Mean:
     if isinstance(mean, ConstantMean):
         twin = ConstantMean(batch_shape=torch.Size([number]))
         twin.to(mean.constant)
-        twin.constant = mean.constant.detach().expand(number).clone()
+        twin.constant = mean.constant.detach()
         return twin
     raise UnsupportedError(
         f"A batch of models needs a zero or a constant mean. Got {type(mean).__name__}. "

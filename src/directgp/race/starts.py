@@ -27,7 +27,8 @@ def start_of(model: Model, solution: TrainingResult, data: Data) -> TrainingResu
         before = before.latent(0)
     mean = before.predict(data.X).mean
     likelihood = for_rows_of(model.likelihood, solution.likelihood)
-    if likelihood.additive and not float(mean.var()) > _EXPLAINED * float(data.y.var()):
+    explained, variance = (float(values.var(correction=0)) for values in (mean, data.y))
+    if likelihood.additive and not explained > _EXPLAINED * variance:
         return replace(solution, posterior=copy.deepcopy(model.posterior), likelihood=likelihood)
     if model.posterior.num_latent == before.num_latent > 1:
         own = model.posterior.Z.dim() > before.Z.dim()

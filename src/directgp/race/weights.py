@@ -129,7 +129,11 @@ class Pool:
         return w
 
     def _greedy(self) -> Weights:
-        """Add equal parts to a mixture, each to the candidate that lowers its loss most."""
+        """Add equal parts to a mixture, each to the candidate that lowers its loss most.
+
+        Equal weights are those of candidates with a part or not clearly beaten: unlike a log
+        density, a mixture of means is not safe from a bad one.
+        """
         number = len(self.losses)
         parts = torch.zeros(number, dtype=torch.float64)
         best, lowest = parts, torch.inf
@@ -140,8 +144,15 @@ class Pool:
             parts = tries[place]
             if means[place] < lowest:
                 best, lowest = parts / parts.sum(), means[place]
-        rows = len(self.y)
-        return (rows * best + _PRIOR / number) / (rows + _PRIOR)
+        rows, likely = len(self.y), ((best > 0) | ~self._beaten()).double()
+        return (rows * best + _PRIOR * likely / likely.sum()) / (rows + _PRIOR)
+
+    def _beaten(self) -> Bool[Tensor, " c"]:
+        """Return which candidates are worse than the best one by two standard errors."""
+        rows = (self.losses if self.share is None else self.share * self.losses).double().cpu()
+        gap = rows - rows[rows.mean(-1).argmin()]
+        error = gap.std(-1) / gap.shape[-1] ** 0.5 if gap.shape[-1] > 1 else torch.inf
+        return gap.mean(-1) > 2 * error
 
 
 def largest(weights: Weights, most: int) -> Weights:

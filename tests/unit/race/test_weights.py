@@ -108,18 +108,25 @@ def test_the_weight_of_a_row_counts_as_rows() -> None:
     torch.testing.assert_close(weighted.weights(MOST), densities(repeated).weights(MOST))
 
 
-@pytest.mark.parametrize("loss", [LogLoss(), SquareLoss()], ids=["log loss", "square loss"])
-def test_few_rows_leave_weights_near_equal(loss: PointLoss) -> None:
+def test_few_rows_leave_weights_near_equal() -> None:
     """Candidate 0 is right, 1 is wrong: more rows, less weight for the wrong one."""
     shares = []
     for rows in (1, 5, 50):
         y = torch.zeros(rows).double()
         means = torch.tensor([[0.0], [3.0]]).double().expand(2, rows)
-        shares.append(float(predictions(loss, y, means).weights(MOST)[1]))
+        shares.append(float(predictions(LogLoss(), y, means).weights(MOST)[1]))
     assert 0.5 > shares[0] > shares[1] > shares[2]
     # With n rows that all speak for the other, 5/2 of n + 5 remain.
     expected = [PRIOR / 2 / (rows + PRIOR) for rows in (1, 5, 50)]
     np.testing.assert_allclose(shares, expected, rtol=0.02)
+
+
+@pytest.mark.parametrize(("rows", "wrong"), [(1, PRIOR / 2 / (1 + PRIOR)), (5, 0.0)])
+def test_a_mean_that_is_clearly_wrong_is_left_out(rows: int, wrong: float) -> None:
+    y = torch.zeros(rows).double()
+    means = torch.tensor([[0.0], [3.0]]).double().expand(2, rows) + 0.1 * normal(rows)
+    weights = predictions(SquareLoss(), y, means).weights(MOST)
+    torch.testing.assert_close(float(weights[1]), wrong)
 
 
 @pytest.mark.parametrize("bad", [math.inf, -math.inf, math.nan])

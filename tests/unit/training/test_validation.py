@@ -100,7 +100,7 @@ def test_losses_are_those_of_the_trained_likelihood() -> None:
 
 @pytest.mark.parametrize("weighted", [False, True])
 def test_square_errors_are_those_of_the_mean_of_y(weighted: bool) -> None:
-    """That of counts is exposure · exp(μ + v / 2); times the weight over the mean weight."""
+    """That of counts is exposure · exp(μ + v / 2)."""
     posterior, data = start(X), Data(X, Y, WEIGHTS if weighted else None)
     with torch.no_grad():
         posterior.u_mean.fill_(0.5)
@@ -113,9 +113,10 @@ def test_square_errors_are_those_of_the_mean_of_y(weighted: bool) -> None:
         mean = q.mean
         if likelihood is LIKELIHOOD:
             mean = EXPOSURE[held] * (q.mean + q.variance / 2).exp()
-        share = WEIGHTS[held] / WEIGHTS[held].mean() if weighted else torch.ones(len(held))
+        share = WEIGHTS[held] / WEIGHTS[held].mean() if weighted else None
+        torch.testing.assert_close(part.shares, share)
         squares = part.judged(result, LogLoss()).squares
-        torch.testing.assert_close(squares, share * (Y[held] - mean).square(), rtol=1e-6, atol=0)
+        torch.testing.assert_close(squares, (Y[held] - mean).square(), rtol=1e-6, atol=0)
 
 
 def test_settings_tell_one_from_another() -> None:
