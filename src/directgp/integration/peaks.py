@@ -18,6 +18,7 @@ from directgp.integration.contract import ClosedFormMode, Density, Derivatives, 
 from directgp.integration.unimodal import Peaks
 from directgp.numerics.fixed_sizes import constant, fixed_size, fixed_sizes, recording
 from directgp.shapes import Values
+from directgp.text import plural
 
 Sides = Float[Tensor, "2 ..."]
 
@@ -126,7 +127,7 @@ def find_peak(
     undefined = (mean + variance).isnan()
     if bool(undefined.any()):
         raise NumericalError(
-            f"The mean or the variance of f is NaN for {int(undefined.sum())} examples."
+            f"The mean or the variance of f is NaN for {plural(int(undefined.sum()), 'example')}."
         )
     precision = 1 / variance
     delta = torch.zeros_like(mean)

@@ -321,7 +321,7 @@ class Prior(nn.Module):
         """Return the prior mean at each input."""
         if type(self.mean_function) is ConstantMean:
             # gpytorch's own would import a compiler, for half a second.
-            constant = self.mean_function.constant.unsqueeze(-1)
+            constant: Tensor = self.mean_function.constant.unsqueeze(-1)
             return constant.expand(np.broadcast_shapes(constant.shape, X.shape[:-1]))
         values: Tensor = self.mean_function(X)
         return values

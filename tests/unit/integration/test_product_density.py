@@ -5,6 +5,7 @@ import torch
 from torch import Tensor
 
 from directgp.errors import NumericalError
+from directgp.integration.contract import Derivatives
 from directgp.integration.peaks import Peak, find_fall, find_peak, find_support, peak_of
 from directgp.likelihoods import Likelihood, Poisson, StudentT
 from tests.properties.tables import LIKELIHOODS, LikelihoodRow, Point, columns, marked, points
@@ -87,6 +88,21 @@ def test_a_likelihood_with_two_peaks_is_refused_in_words() -> None:
         assert "log-concave" in str(error)
     else:
         assert peak.delta.shape == mean.shape
+
+
+@pytest.mark.parametrize("place", [1, 2])
+def test_nan_marginals_are_refused_after_one_look(place: int) -> None:
+    likelihood, looks = Poisson(), list[int]()
+    rows = [torch.ones(3, dtype=torch.float64) for _ in range(3)]
+    rows[place][1] = torch.nan
+
+    def kernel(f: Tensor) -> Derivatives:
+        looks.append(len(f))
+        return likelihood.derivatives(rows[0], f)
+
+    with pytest.raises(NumericalError, match="is NaN for 1 example"):
+        find_peak(kernel, rows[1], rows[2])
+    assert len(looks) <= 1
 
 
 def test_taking_some_peaks() -> None:
