@@ -20,10 +20,7 @@ _PORTFOLIO = (
     (False, 1, 1, 1),
     (True, 0, 1, 1),
 )
-"""Starting candidates: with the stack or not, and places of likelihood, kernel and objective.
-
-A mixture of the first ones has nearly the loss of a mixture of many more (`benchmarks/race.py`).
-"""
+"""Starting candidates: with the stack or not, and places of likelihood, kernel and objective."""
 
 
 @final

@@ -28,6 +28,10 @@ _MOST_STEPS = 3200
 _AHEAD = 2.0
 """A candidate goes on if it overtakes the result within that many times its steps."""
 
+_CHALLENGE = 400
+"""So does the best one of the other features within at least that many steps: on smooth tables
+those without trees start far behind."""
+
 _STEPS_PER_DOUBLING = 30
 """Steps for which twice as many inducing inputs have to pay."""
 
@@ -86,14 +90,15 @@ def next_steps(entrant: Entrant, share: float, effort: Effort) -> int:
     return min(max(FIRST_STEPS, entrant.steps), left) if share * entrant.rate >= pays else 0
 
 
-def overtakes(entrant: Entrant, gap: float, effort: Effort) -> bool:
+def overtakes(entrant: Entrant, gap: float, effort: Effort, within: float = 0.0) -> bool:
     """Return whether an entrant at its rate closes a gap, and pays for its steps, within a while.
 
-    Candidates that end best may start slowly.
+    Candidates that end best may start slowly. `within` is the least number of steps of the while.
     """
     if not math.isfinite(gap) or entrant.steps == 0:
         return False
-    return (entrant.rate - effort.tolerance) * entrant.cost * _AHEAD * entrant.steps >= gap
+    steps = max(within, _AHEAD * entrant.steps)
+    return (entrant.rate - effort.tolerance) * entrant.cost * steps >= gap
 
 
 def price(entrant: Entrant, steps: int, effort: Effort) -> float:
@@ -229,11 +234,12 @@ class Race:
         weights = weights_of(pool, self.combine)
         result = pool.mean(weights)
         each = shares(self.entrants, weights, self.combine)
-        pairs = zip(self.entrants, each, strict=True)
+        _, *challenger = self._leaders(weights)
         steps = []
-        for entrant, share in pairs:
+        for entrant, share in zip(self.entrants, each, strict=True):
             gap = self.trainers.fall(entrant.loss, result)
-            share = 1.0 if overtakes(entrant, gap, self.effort) else share
+            within = _CHALLENGE if entrant in challenger else 0.0
+            share = 1.0 if overtakes(entrant, gap, self.effort, within) else share
             steps.append(next_steps(entrant, share, self.effort))
         return [(i, number) for i, number in enumerate(steps) if number]
 
@@ -243,9 +249,8 @@ class Race:
         for (i, _), entrant in zip(going, further, strict=True):
             self.entrants[i] = entrant
 
-    def _leaders(self) -> list[Entrant]:
+    def _leaders(self, weights: Weights) -> list[Entrant]:
         """Return the heaviest entrant, and the best of those with the other features."""
-        weights = self.weights
         first = self.entrants[int(weights.argmax())]
         others = [
             each for each in self.entrants if each.candidate.stacked != first.candidate.stacked
@@ -255,7 +260,7 @@ class Race:
     def _expand(self) -> bool:
         """Add the neighbours of the leading entrants; return whether there are new ones."""
         added = False
-        for leader in self._leaders():
+        for leader in self._leaders(self.weights):
             if leader.candidate in self._expanded:
                 continue
             self._expanded.add(leader.candidate)
