@@ -90,7 +90,7 @@ def next_steps(entrant: Entrant, share: float, effort: Effort) -> int:
     return min(max(FIRST_STEPS, entrant.steps), left) if share * entrant.rate >= pays else 0
 
 
-def overtakes(entrant: Entrant, gap: float, effort: Effort, within: float = 0.0) -> bool:
+def overtakes(entrant: Entrant, gap: float, effort: Effort, within: int = 0) -> bool:
     """Return whether an entrant at its rate closes a gap, and pays for its steps, within a while.
 
     Candidates that end best may start slowly. `within` is the least number of steps of the while.
@@ -234,11 +234,11 @@ class Race:
         weights = weights_of(pool, self.combine)
         result = pool.mean(weights)
         each = shares(self.entrants, weights, self.combine)
-        _, *challenger = self._leaders(weights)
+        _, *challengers = self._leaders(weights)
         steps = []
         for entrant, share in zip(self.entrants, each, strict=True):
             gap = self.trainers.fall(entrant.loss, result)
-            within = _CHALLENGE if entrant in challenger else 0.0
+            within = _CHALLENGE if any(entrant is each for each in challengers) else 0
             share = 1.0 if overtakes(entrant, gap, self.effort, within) else share
             steps.append(next_steps(entrant, share, self.effort))
         return [(i, number) for i, number in enumerate(steps) if number]
