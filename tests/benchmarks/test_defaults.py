@@ -119,7 +119,9 @@ def test_count_scores_are_sums_over_counts(dispersion: float) -> None:
 
 def test_scores_of_our_regressor_are_those_of_its_normal_predictions() -> None:
     data = few(problem("changing noise", 60, 0), 50)
-    model = SparseGPRegressor(likelihood="gaussian", kernel="rbf", stack=None, **QUICK).fit(data.X, data.y)
+    model = SparseGPRegressor(likelihood="gaussian", kernel="rbf", stack=None, **QUICK).fit(
+        data.X, data.y
+    )
     expected = normal_scores(data, *model.predict(data.X_test, return_std=True))
     assert ours._scores(model, data) == pytest.approx(expected, rel=1e-6)
     assert {"mode", "beta", "likelihood", "num_inducing", "reason"} <= set(ours._choices(model))

@@ -50,6 +50,7 @@ from directgp.objectives.base import PointLoss
 from directgp.posteriors.prior import MeanName
 from directgp.registry import LOSSES, RULES, Task, likelihoods_of
 from directgp.stack import check_stack
+from directgp.text import one_line
 from directgp.training.run import Monitor
 from directgp.training.validation import Given
 
@@ -318,6 +319,7 @@ class TrainableEstimator(BaseEstimator, ABC):
                 num_classes=self._num_classes,
             ),
             default_mean=self._default_mean,
+            class_names=tuple(one_line(str(label)) for label in getattr(self, "classes_", ())),
             betas=betas,
             monitors=monitors,
         )

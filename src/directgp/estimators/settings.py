@@ -148,6 +148,9 @@ class FitSettings:
     default_mean: MeanName
     """Prior mean for ``mean="auto"`` where f has the scale of the targets."""
 
+    class_names: tuple[str, ...] = ()
+    """The classes in words; empty for targets that are not labels."""
+
     betas: tuple[float, ...] = ()
     """Values of β, falling, along which a warm start trains its one member while its validation
     loss falls; empty to train it once."""

@@ -34,7 +34,8 @@ class Stacking:
     def fitted(cls, settings: FitSettings, table: TrainingTable, seed: int) -> "Stacking":
         """Fit the models of a stack, and the scaling of its columns.
 
-        The columns of a row come from models that have not seen the row.
+        The columns of a row come from models that have not seen the row. Those of several classes
+        have the names of the classes.
         """
         link = _link(settings, table)
         proportional = table.row_argument and ROW_CONSTANTS[table.row_argument].proportional
@@ -51,6 +52,7 @@ class Stacking:
             num_classes=settings.num_classes,
             weights=_array(table.weights),
             amounts=_array(table.row_values) if proportional else None,
+            labels=settings.class_names,
         )
         scaling = table.scalings.sources or ColumnScaling.from_data(columns)
         table = replace(table, scalings=replace(table.scalings, sources=scaling))

@@ -1,0 +1,70 @@
+"""Columns of a stack in a fit: none of a row's own target, names, later rows."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from directgp import SparseGPClassifier, SparseGPRegressor
+
+# One candidate: no race.
+ONE: dict[str, Any] = {
+    "kernel": "rbf",
+    "ard": True,
+    "beta": 1.0,
+    "hyperparameters": "joint",
+    "num_inducing": 10,
+    "max_iter": 60,
+    "random_state": 0,
+    "stack": "trees",
+}
+
+pytestmark = pytest.mark.filterwarnings("ignore:.*Training has not converged")
+
+
+def regressor(**settings: Any) -> SparseGPRegressor:
+    return SparseGPRegressor(**{**ONE, "likelihood": "gaussian", **settings})
+
+
+@pytest.mark.parametrize("again", [False, True], ids=["fit", "warm start"])
+def test_targets_of_pure_noise_stay_noise(again: bool) -> None:
+    """Trees that had seen the target of their row would explain it, on training rows alone."""
+    random = np.random.default_rng(0)
+    X, y = random.normal(size=(1400, 4)), random.normal(size=1400)
+    model = regressor(objective="elbo", warm_start=True).fit(X[:400], y[:400])
+    if again:
+        model.fit(X[:400], y[:400])
+    # What the mean and the deviation of the training targets give to new ones.
+    z = (y[400:] - y[:400].mean()) / y[:400].std()
+    known = 0.5 * np.mean(z**2) + 0.5 * np.log(2 * np.pi) + np.log(y[:400].std())
+    assert model.nll(X[400:], y[400:]) < known + 0.005
+    assert np.abs(model.predict(X) - y[:400].mean()).max() < 0.05
+
+
+def test_a_stack_knows_steps_that_the_kernel_does_not() -> None:
+    random = np.random.default_rng(1)
+    X = random.uniform(-1, 1, (800, 5))
+    y = np.sign(X[:, 0]) * np.sign(X[:, 1]) + 0.1 * random.normal(size=800)
+    with_trees, without = (
+        regressor(objective="elbo", stack=stack).fit(X[:400], y[:400]).nll(X[400:], y[400:])
+        for stack in ("trees", None)
+    )
+    assert with_trees < without - 0.5
+
+
+def test_columns_of_several_classes_have_their_names() -> None:
+    random = np.random.default_rng(2)
+    X = random.normal(size=(90, 2))
+    y = np.array(["red", "dark\ngreen", "blue"])[np.digitize(X[:, 0], [-0.5, 0.5])]
+    model = SparseGPClassifier(**ONE | {"likelihood": "softmax", "max_iter": 2}).fit(X, y)
+    assert model.stack_.names == ("trees blue", "trees dark green", "trees red")
+    assert "trees red of the stack" in model.summary()
+
+
+def test_later_rows_do_not_change_the_stack() -> None:
+    random = np.random.default_rng(3)
+    X, y = random.normal(size=(120, 2)), random.normal(size=120)
+    model = regressor().fit(X[:80], y[:80])
+    stack, before = model.stack_, model.predict(X)
+    model.partial_fit(X[80:], y[80:])
+    assert model.stack_ is stack and not np.array_equal(model.predict(X), before)
