@@ -41,6 +41,7 @@ def test_targets_of_pure_noise_stay_noise(again: bool) -> None:
     assert np.abs(model.predict(X) - y[:400].mean()).max() < 0.05
 
 
+@pytest.mark.filterwarnings("ignore:The 90 % intervals")
 def test_a_stack_knows_steps_that_the_kernel_does_not() -> None:
     random = np.random.default_rng(1)
     X = random.uniform(-1, 1, (800, 5))
