@@ -106,7 +106,9 @@ def test_a_warning_of_an_output_names_it() -> None:
     X[:, 1] = 5.0
     y[:, 0] = X[:, 0]
     y[:, 1] = -X[:, 0]
-    model = SparseGPRegressor(beta=1.0, kernel="rbf", num_inducing=3, max_iter=1)
+    model = SparseGPRegressor(
+        objective="elbo", beta=1.0, likelihood="gaussian", kernel="rbf", ard=True, max_iter=1
+    )
     with pytest.warns(DirectGPWarning, match=r"Output \d: The same value") as caught:
         model.fit(X, y)
     texts = sorted(str(each.message)[:26] for each in caught if "same value" in str(each.message))

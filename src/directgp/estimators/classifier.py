@@ -75,7 +75,8 @@ n_iter_, findings_, feature_importances_, n_features_in_, feature_names_in_
     >>> from directgp import SparseGPClassifier
     >>> X = np.linspace(-2, 2, 40).reshape(-1, 1)
     >>> y = np.where(X[:, 0] > 0, "high", "low")
-    >>> model = SparseGPClassifier(beta=1.0, hyperparameters="joint", random_state=0).fit(X, y)
+    >>> one = {"objective": "elbo", "beta": 1.0, "kernel": "rbf"}
+    >>> model = SparseGPClassifier(**one, random_state=0).fit(X, y)
     >>> model.predict([[-1.5], [1.5]]).tolist()
     ['low', 'high']
     """

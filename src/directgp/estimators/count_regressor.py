@@ -73,7 +73,8 @@ n_iter_, findings_, feature_importances_, n_features_in_, feature_names_in_
     >>> X = random.uniform(0, 3, (60, 1))
     >>> hours = random.uniform(1, 10, 60)
     >>> y = random.poisson(2.0 * hours)
-    >>> model = SparseGPCountRegressor(beta=1.0, hyperparameters="joint", random_state=0)
+    >>> one = {"objective": "elbo", "beta": 1.0, "likelihood": "poisson", "kernel": "rbf"}
+    >>> model = SparseGPCountRegressor(**one, random_state=0)
     >>> model = model.fit(X, y, exposure=hours)
     >>> bool(abs(model.predict([[1.0]], exposure=[5.0])[0] - 10) < 1)
     True

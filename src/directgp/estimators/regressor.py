@@ -177,7 +177,8 @@ class SparseGPRegressor(RegressorMixin, SparseGPEstimator):
     >>> from directgp import SparseGPRegressor
     >>> X = np.linspace(0, 6, 60).reshape(-1, 1)
     >>> y = np.sin(X[:, 0]) + np.random.default_rng(0).normal(scale=0.1, size=60)
-    >>> model = SparseGPRegressor(objective="elbo", beta=1.0, random_state=0).fit(X, y)
+    >>> one = {"objective": "elbo", "beta": 1.0, "likelihood": "gaussian", "kernel": "rbf"}
+    >>> model = SparseGPRegressor(**one, random_state=0).fit(X, y)
     >>> mean, std = model.predict([[1.5]], return_std=True)
     >>> bool(abs(mean[0] - np.sin(1.5)) < 0.1)
     True

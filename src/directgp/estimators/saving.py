@@ -266,7 +266,8 @@ def load(path: str | os.PathLike[str], device: str = "auto") -> Any:
     >>> import tempfile, directgp
     >>> from directgp import SparseGPRegressor
     >>> X, y = [[0.0], [0.0], [1.0], [1.0], [2.0], [2.0]], [0.1, -0.1, 1.1, 0.8, 0.1, -0.2]
-    >>> model = SparseGPRegressor(objective="elbo", beta=1.0, random_state=0).fit(X, y)
+    >>> one = {"objective": "elbo", "beta": 1.0, "likelihood": "gaussian", "kernel": "rbf"}
+    >>> model = SparseGPRegressor(**one, random_state=0).fit(X, y)
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     model.save(f"{folder}/model")
     ...     again = directgp.load(f"{folder}/model")
