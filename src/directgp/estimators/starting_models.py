@@ -342,7 +342,19 @@ class Models:
             num_inducing=self.num_inducing,
             most_inducing=most if settings.grows else 0,
             own_kernels=any(alike) and isinstance(kernel, str),
+            by_elbo=self._by_elbo(modes),
         )
+
+    def _by_elbo(self, modes: Sequence[str]) -> tuple[str, ...]:
+        """Return the likelihoods of several that are trained by the ELBO alone, if it is a mode.
+
+        Log loss makes the noise itself uncertain where it may depend on X. Where targets repeat, as
+        whole numbers do, the result is a peak at each of them with tails of any width.
+        """
+        if "elbo" not in modes or len(self.likelihoods) == 1:
+            return ()
+        kinds = (LIKELIHOODS.get(name) for name in self.likelihoods)
+        return tuple(kind.name for kind in kinds if kind and kind.auto_for == "changing noise")
 
     def _ard(self) -> tuple[bool, ...]:
         """Return whether each feature may have a lengthscale; the first is preferred."""

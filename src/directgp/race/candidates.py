@@ -94,6 +94,9 @@ class Choices:
     own_kernels: bool = False
     """Whether latents of one kind may have a kernel each."""
 
+    by_elbo: tuple[str, ...] = ()
+    """Likelihoods that are trained by the ELBO alone."""
+
     @property
     def objectives(self) -> tuple[tuple[str, float], ...]:
         """Modes with β: near 1, smaller, and the plain ELBO."""
@@ -137,8 +140,13 @@ class Choices:
                 beta=beta,
                 stacked=stacked if len(self.stacked) > 1 else self.stacked[0],
             )
-            chosen[candidate] = None
+            chosen[self._allowed(candidate)] = None
         return list(chosen)[:number]
+
+    def _allowed(self, candidate: Candidate) -> Candidate:
+        if candidate.likelihood in self.by_elbo:
+            return replace(candidate, mode="elbo", beta=1.0)
+        return candidate
 
     def neighbours(self, of: Candidate, tried: Collection[str]) -> Iterator[Candidate]:
         """Yield candidates that differ in one choice: number of inducing inputs, β, likelihood.
@@ -152,11 +160,11 @@ class Choices:
             after, before = self.betas[place + 1 : place + 2], self.betas[max(place - 1, 0) : place]
             for beta in (*after, *before):
                 yield replace(of, beta=beta)
-        elif len(self.modes) > 1:
+        elif len(self.modes) > 1 and of.likelihood not in self.by_elbo:
             mode, beta = self.objectives[0]
             yield replace(of, mode=mode, beta=beta)
         for likelihood in self.likelihoods:
             if likelihood not in tried:
-                yield replace(of, likelihood=likelihood)
+                yield self._allowed(replace(of, likelihood=likelihood))
         if self.own_kernels and not of.own_kernels:
             yield replace(of, own_kernels=True)
