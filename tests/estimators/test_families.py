@@ -11,6 +11,7 @@ from gpytorch.kernels import RBFKernel
 import directgp
 from directgp import SparseGPRegressor
 from directgp.errors import InvalidInputError
+from directgp.estimators.fitting import Fit
 from directgp.estimators.starting_models import candidates
 from directgp.likelihoods import (
     Beta,
@@ -23,6 +24,7 @@ from directgp.likelihoods import (
     Tobit,
 )
 from directgp.likelihoods.capabilities import description
+from directgp.race.candidates import Choices
 
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")
 
@@ -199,6 +201,42 @@ def test_log_loss_needs_no_model_of_changing_noise() -> None:
     assert not isinstance(model.likelihood_, HeteroscedasticGaussian)
     elbo = SparseGPRegressor(likelihood="gaussian", objective="elbo", beta=1.0, **FAST).fit(*rows)
     assert model.nll(*new) < elbo.nll(*new) - 0.1
+
+
+@pytest.mark.slow
+def test_whole_numbers_have_no_tails_of_any_width() -> None:
+    """Log loss with noise that depends on X would put peaks on them, and millions in the tails."""
+    random = np.random.default_rng(0)
+    x = random.uniform(-2, 2, (400, 3))
+    y = np.round(5.6 + 0.6 * x[:, 0] + 0.5 * random.standard_normal(400))
+    model = SparseGPRegressor(random_state=0).fit(x[:300], y[:300])
+    assert "heteroscedastic" in model.summary()
+    ends = model.predict_quantiles(x[300:], [0.001, 0.999])
+    assert y.min() - 5 < ends.min() and ends.max() < y.max() + 5
+
+
+@pytest.mark.parametrize(
+    ("settings", "by_elbo"),
+    [
+        ({}, ("heteroscedastic",)),
+        ({"hyperparameters": "joint"}, ()),
+        ({"likelihood": "heteroscedastic"}, ()),
+        ({"likelihood": "student_t"}, ()),
+    ],
+)
+def test_changing_noise_is_trained_by_the_elbo(
+    settings: dict[str, Any], by_elbo: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    raced: list[Choices] = []
+
+    def stop(fit: Fit, choices: Choices, examples: object) -> None:
+        raced.append(choices)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Fit, "_race", stop)
+    with pytest.raises(KeyboardInterrupt):
+        SparseGPRegressor(stack=None, **settings).fit(*changing(40, 0))
+    assert raced[0].by_elbo == by_elbo
 
 
 def test_changing_noise_is_left_out_where_it_does_not_apply() -> None:

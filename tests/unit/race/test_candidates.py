@@ -129,6 +129,17 @@ def test_a_neighbour_of_the_elbo_is_trained_for_the_objective() -> None:
     assert (other.mode, other.beta) == ("joint", 1.0)
 
 
+def test_some_likelihoods_are_trained_by_the_elbo_alone() -> None:
+    by_elbo = replace(OPEN, by_elbo=("heteroscedastic",))
+    known, new = set(by_elbo.portfolio(9)), set[Candidate]()
+    while known != new:
+        new = set(known)
+        known |= {each for of in new for each in by_elbo.neighbours(of, ("gaussian",))}
+    modes = {(each.likelihood, each.mode) for each in known}
+    assert {("gaussian", "joint"), ("student_t", "joint"), ("heteroscedastic", "elbo")} <= modes
+    assert ("heteroscedastic", "joint") not in modes
+
+
 def test_only_likelihoods_that_were_not_tried_are_neighbours() -> None:
     def named(*tried: str) -> set[str]:
         return {each.likelihood for each in OPEN.neighbours(OPEN.first(), tried)} - {"gaussian"}
