@@ -1,6 +1,7 @@
 """Train the members of an estimator on prepared rows: one run, or a race of candidates."""
 
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple, final
 
@@ -24,11 +25,19 @@ from directgp.race.record import path_of
 from directgp.training.beta_path import beta_grid
 from directgp.training.beta_path import path_of as path_along
 from directgp.training.data import Data, Model, check_data
-from directgp.training.result import BetaPath, StageResult, Status, TrainingResult
+from directgp.training.result import BetaPath, Phase, StageResult, Status, TrainingResult
 from directgp.training.run import Recipe, close
 from directgp.training.train import train, update
-from directgp.training.trainer import as_elbo
-from directgp.training.validation import Folds, Given, HoldOut, Split, Validation, split
+from directgp.training.trainer import Trainer, as_elbo, elbo_run, fixed_run, joint_run
+from directgp.training.validation import (
+    Folds,
+    Given,
+    HoldOut,
+    Split,
+    Validation,
+    for_rows_of,
+    split,
+)
 
 _ROWS_FOR_FOLDS = 1000
 """Fewer rows are validated in folds, which uses each of them."""
@@ -223,7 +232,10 @@ class Fit:
         if not race.entrants:
             if trainers.last is None or trainers.end is None:
                 raise NumericalError(trainers.failures[0].reason if trainers.failures else "")
-            return Fitted.of(trainers.last, end=trainers.end, untried=tuple(race.untried))
+            candidate, last = trainers.last
+            member = member_of(last, candidate.label, candidate.stacked)
+            untried = tuple(race.untried)
+            return Fitted((member,), (1.0,), last, end=trainers.end, untried=untried)
         path = path_of(race, choices.betas, description)
         weights = race.weights
         order = weights.argsort(descending=True, stable=True)
@@ -231,13 +243,15 @@ class Fit:
         chosen = [race.entrants[i] for i in order.tolist()]
         coverage = self._coverage(race, chosen, weights[order].tolist())
         if isinstance(validation, Given):
-            results = [settled(entrant.results[0]) for entrant in chosen]
+            results = [entrant.results[0] for entrant in chosen]
+            if trainers.end is None:
+                results = [settled(result) for result in results]
         else:
             results = on_all(trainers, chosen, EFFORTS[self.settings.effort].tolerance)
             if trainers.end is not None:
                 race.untried.append("training on all rows, those for validation too")
         members = tuple(
-            member_of(result, entrant.candidate.label, entrant.candidate.stacked)
+            member_of(result, entrant.state.label, entrant.candidate.stacked)
             for result, entrant in zip(results, chosen, strict=True)
         )
         result = results[0]
@@ -338,33 +352,49 @@ class Continuation:
             data = self.data(member.stacked)
             check_data("fit", data, member.posterior, member.likelihood)
             check_own(member.likelihood, data.y)
+            self.recipe.check(member.likelihood)
         if self.settings.betas:
             return self._along(examples)
-        results = [self._trained(member) for member in self.members]
-        return self._fitted(results)
+        since = time.perf_counter()
+        try:
+            fitted = self._each(lambda member, number: self._trained(member, number, since))
+        finally:
+            close(self.recipe.monitors)
+        predicted = []
+        for weight, before, after in zip(self.weights, self.members, fitted.members, strict=True):
+            likelihood = for_rows_of(after.likelihood, before.likelihood)
+            data = self.data(after.stacked)
+            predicted.append(Predicted(weight, after.posterior, likelihood, data))
+        d = self.table.X.shape[1]
+        return fitted._replace(coverage=Coverage.of([predicted], self.recipe.point_loss(), d))
 
-    def _trained(self, member: Member) -> TrainingResult:
+    def _trained(self, member: Member, number: int, since: float) -> tuple[Member, TrainingResult]:
         mode, beta = member.hyperparameters, member.beta
+        # With one class the hyperparameters were held at their start.
+        mode = "joint" if mode == "held" else mode
+        if mode != "elbo" and self.settings.hyperparameters != "auto":
+            mode = self.settings.hyperparameters
         recipe = self.recipe
         if self.settings.beta != "auto" and mode != "elbo":
             beta = self.settings.beta
         if mode == "elbo":
             recipe, beta = as_elbo(recipe), 1.0
-        data = self.data(member.stacked)
-        result = train(
-            member.posterior,
-            member.likelihood,
-            data.X,
-            data.y,
-            hyperparameters="fixed" if mode == "fixed" else "joint",
-            start="scratch",
-            **arguments_of(recipe, data, beta, self.seed),
-        )
-        return replace(result, objective=self.recipe.name, hyperparameters=mode)
+        data, model = self.data(member.stacked), Model(member.posterior, member.likelihood)
+        generator = torch.Generator(data.X.device).manual_seed(self.seed)
+        trainer = Trainer(data, generator, since=since)
+        trainer.phase = Phase(member.label, number, len(self.members), final=True)
+        if mode == "fixed":
+            result = fixed_run(trainer, recipe, elbo_run(trainer, recipe, model), beta)
+        else:
+            result = joint_run(trainer, recipe, model, beta, "scratch")
+        same = (mode, beta) == (member.hyperparameters, member.beta)
+        label = member.label if same else ""
+        member = replace(member, hyperparameters=mode, beta=beta, label=label, loss=None)
+        return member, replace(result, objective=self.recipe.name, hyperparameters=mode)
 
     def update(self) -> Fitted:
         """Update q(u) of each member with the rows; hold all other parameters."""
-        return self._fitted([self._updated(member) for member in self.members])
+        return self._each(lambda member, _: (member, self._updated(member)))
 
     def _updated(self, member: Member) -> TrainingResult:
         recipe, beta, likelihood = self.recipe, member.beta, member.likelihood
@@ -379,17 +409,26 @@ class Continuation:
         arguments = arguments_of(recipe, data, beta, self.seed)
         return update(member.posterior, likelihood, data.X, data.y, **arguments)
 
-    def _fitted(self, results: Sequence[TrainingResult]) -> Fitted:
-        """Return the members after their training, with the same weights."""
-        members = tuple(
-            replace(
-                member,
-                posterior=result.posterior,
-                likelihood=result.likelihood.rows.without(result.likelihood),
-            )
-            for member, result in zip(self.members, results, strict=True)
-        )
-        return Fitted(members, tuple(self.weights), results[0])
+    def _each(self, run: Callable[[Member, int], tuple[Member, TrainingResult]]) -> Fitted:
+        """Train the members one after the other; their weights stay.
+
+        Where a budget, a callback or Ctrl-C ends a run, the members after it stay as they are.
+        """
+        members, results = list[Member](), list[TrainingResult]()
+        end = None
+        for number, member in enumerate(self.members, start=1):
+            if end is None:
+                member, result = run(member, number)
+                member = replace(
+                    member,
+                    posterior=result.posterior,
+                    likelihood=result.likelihood.rows.without(result.likelihood),
+                )
+                results.append(result)
+                end = result.stages[-1] if result.ended else None
+            members.append(member)
+        first = results[0] if end is None else ended(results[0], end)
+        return Fitted(tuple(members), tuple(self.weights), first)
 
     def _along(self, examples: Given | None) -> Fitted:
         """Train the member along the given β, and take the lowest validation loss."""

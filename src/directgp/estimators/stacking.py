@@ -54,7 +54,7 @@ class Stacking:
             amounts=_array(table.row_values) if proportional else None,
             labels=settings.class_names,
         )
-        scaling = table.scalings.sources or ColumnScaling.from_data(columns)
+        scaling = ColumnScaling.from_data(columns)
         table = replace(table, scalings=replace(table.scalings, sources=scaling))
         return cls(stack, table, torch.as_tensor(scaling.forward(columns)).to(table.X))
 

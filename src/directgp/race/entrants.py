@@ -43,6 +43,9 @@ from directgp.training.validation import Split, for_rows_of
 FIRST_STEPS = 20
 """Steps of a candidate before it is first compared."""
 
+_MOST_ELBO_STEPS = 500
+"""Largest number of steps of the ELBO before its hyperparameters are held."""
+
 
 @runtime_checkable
 class StartingModels(Protocol):
@@ -93,6 +96,11 @@ class Entrant:
 
     base: tuple[TrainingResult, ...] = ()
     """The ELBO solutions whose hyperparameters a fixed run holds."""
+
+    @property
+    def state(self) -> Candidate:
+        """The candidate whose training gave the state: the ELBO where no later step helped."""
+        return self.candidate if self.kept else replace(self.candidate, mode="elbo", beta=1.0)
 
     @property
     def weighted(self) -> Float[Tensor, " v"]:
@@ -181,7 +189,7 @@ class Trainers:
     end: StageResult | None = field(default=None, init=False)
     """The run that a budget, a callback or Ctrl-C ended, and the race with it."""
 
-    last: TrainingResult | None = field(default=None, init=False)
+    last: tuple[Candidate, TrainingResult] | None = field(default=None, init=False)
     """The last result, where the race was ended before the first comparison."""
 
     def __post_init__(self) -> None:
@@ -197,11 +205,6 @@ class Trainers:
     def in_nats(self) -> bool:
         """Whether the validation loss is minus a log density."""
         return self.recipe.point_loss().validation_loss().log_density
-
-    def by_adam(self, candidate: Candidate) -> bool:
-        """Return whether Adam trains a candidate on the splits."""
-        number = len(self.splits[candidate.stacked][0].training)
-        return self.recipe.chosen_optimizer(number, candidate.num_inducing) == "adam"
 
     def base(self, candidate: Candidate, name: str) -> Entrant | None:
         """Return the ELBO solution, after a few steps, that candidates of a scale of f start from.
@@ -225,7 +228,7 @@ class Trainers:
             start = model._replace(likelihood=for_rows_of(model.likelihood, part.likelihood))
             recipe = self._recipe_of(candidate, FIRST_STEPS)
             try:
-                results.append(self.noted(elbo_run(trainer, recipe, start, near=True)))
+                results.append(self.noted(elbo_run(trainer, recipe, start, near=True), candidate))
             except NumericalError as error:
                 self._failed(candidate, error)
                 return None
@@ -239,7 +242,9 @@ class Trainers:
         try:
             model = self.models.model(candidate)
             pairs = zip(base.results, self.splits[candidate.stacked], strict=True)
-            return self.judged(candidate, [start_of(model, each, p.training) for each, p in pairs])
+            starts = [start_of(model, each, part.training) for each, part in pairs]
+            solutions = self._with_elbo(candidate, starts)
+            return None if solutions is None else self.judged(candidate, solutions)
         except NumericalError as error:
             self._failed(candidate, error)
             return None
@@ -250,16 +255,22 @@ class Trainers:
         None where the model cannot be computed in this state.
         """
         before = entrant.candidate
-        held = candidate.mode == "fixed"
+        same = replace(candidate, beta=before.beta) == before
+        alike = replace(candidate, num_inducing=before.num_inducing, beta=before.beta) == before
         try:
-            base = self._moved(entrant.base, before, candidate) if held else ()
-            changed = self.judged(candidate, self._moved(entrant.results, before, candidate))
+            moved = self._moved(entrant.results, before, candidate)
+            base = self._moved(entrant.base, before, candidate)
+            if candidate.mode == "fixed" and not alike:
+                solutions = self._with_elbo(candidate, base)
+                if solutions is None:
+                    return None
+                base = moved = solutions
+            changed = self.judged(candidate, moved)
         except NumericalError as error:
             self._failed(candidate, error)
             return None
-        same = replace(candidate, beta=before.beta) == before
-        changed = replace(changed, base=base, kept=entrant.kept)
-        return replace(changed, learnt=entrant.learnt if same else ())
+        learnt = tuple(each.copied() for each in entrant.learnt) if same else ()
+        return replace(changed, base=base, kept=entrant.kept, learnt=learnt)
 
     def _moved(
         self, results: Sequence[TrainingResult], before: Candidate, candidate: Candidate
@@ -276,7 +287,35 @@ class Trainers:
         if replace(candidate, mode=before.mode, beta=before.beta) == before:
             return tuple(results)
         model = self.models.model(candidate)
-        return tuple(start_of(model, each, part.training) for each, part in pairs)
+        moved = []
+        for each, part in pairs:
+            start = start_of(model, each, part.training)
+            # An untrained model has the number of the start.
+            missing = candidate.num_inducing - start.posterior.num_inducing
+            if missing > 0:
+                grown = start.posterior.grown(part.training.X, missing)
+                start = replace(start, posterior=grown)
+            moved.append(start)
+        return tuple(moved)
+
+    def _with_elbo(
+        self, candidate: Candidate, starts: Sequence[TrainingResult]
+    ) -> tuple[TrainingResult, ...] | None:
+        """Return the ELBO solutions that a candidate starts from; None if training was ended.
+
+        A fixed candidate holds their hyperparameters, so for it they are trained further.
+        """
+        if candidate.mode != "fixed":
+            return tuple(starts)
+        solutions = []
+        recipe = self._recipe_of(candidate, _MOST_ELBO_STEPS)
+        for k, (start, part) in enumerate(zip(starts, self.splits[candidate.stacked], strict=True)):
+            trainer = self.trainer(part.training, replace(candidate, mode="elbo").label, k)
+            near = elbo_run(trainer, recipe, Model.of(start), near=True)
+            solutions.append(self.noted(near, candidate))
+            if self.end is not None:
+                return None
+        return tuple(solutions)
 
     def judged(self, candidate: Candidate, results: Sequence[TrainingResult]) -> Entrant:
         """Return a candidate with the losses of its results."""
@@ -355,10 +394,12 @@ class Trainers:
 
     def fall(self, before: float, after: float) -> float:
         """Return the fall of a mean loss in nats."""
-        if self.in_nats or math.isinf(before):
+        if self.in_nats or math.isinf(before) or min(before, after) < 0:
             return before - after
         # That of ½ log of the loss, as for Gaussian noise of this variance.
-        return (before - after) / (2 * abs(after)) if after else 0.0
+        if after == 0:
+            return math.inf if before > 0 else 0.0
+        return 0.5 * math.log(before / after) if before > 0 else -math.inf
 
     def _task(self, entrant: Entrant, k: int, trainer: Trainer, recipe: Recipe) -> Task:
         before, mode, beta = entrant.results[k], entrant.candidate.mode, entrant.candidate.beta
@@ -377,7 +418,7 @@ class Trainers:
             except NumericalError as error:
                 return error
             own = result.stages if mode != "fixed" else result.stages[-1:]
-            return self.noted(replace(result, stages=(*before.stages, *own)))
+            return self.noted(replace(result, stages=(*before.stages, *own)), entrant.candidate)
 
         return train
 
@@ -404,7 +445,8 @@ class Trainers:
         """Return the recipe with that number of steps; Adam needs those of its own."""
         # A rule of its own: several runs may go on at once.
         recipe = replace(self.recipe, stopping=copy.deepcopy(self.recipe.stopping))
-        if self.by_adam(candidate):
+        number = len(self.splits[candidate.stacked][0].training)
+        if recipe.chosen_optimizer(number, candidate.num_inducing) == "adam":
             return brief(recipe, "adam", self.models.model(candidate).likelihood)
         return replace(recipe, max_steps=min(steps, recipe.max_steps or steps))
 
@@ -420,11 +462,11 @@ class Trainers:
         trainer.phase = Phase(name, self._part, None)
         return trainer
 
-    def noted(self, result: TrainingResult) -> TrainingResult:
+    def noted(self, result: TrainingResult, candidate: Candidate) -> TrainingResult:
         """Keep the last stage of a run that a budget, a callback or Ctrl-C ended."""
         if result.ended:
             self.end = result.stages[-1]
-        self.last = result
+        self.last = candidate, result
         return result
 
     def _failed(self, candidate: Candidate, error: NumericalError) -> None:

@@ -43,7 +43,7 @@ def on_all(
         name = f"{candidate.label}, all examples"
         trainer.phase = Phase(name, number, len(entrants), final=True)
         recipe = trainers.recipe
-        if not trainers.by_adam(candidate):
+        if trainer.optimizer(recipe, start.posterior) == "lbfgs":
             stopping = RelativeDecrease(_WINDOW, _WINDOW * tolerance)
             most = max(_FEWEST, round(_SHARE * entrant.kept))
             most = min(most, recipe.max_steps or most)
@@ -53,10 +53,12 @@ def on_all(
             if candidate.mode == "elbo" or not entrant.kept:
                 result = elbo_run(trainer, recipe, Model.of(start), near=True)
             elif candidate.mode == "fixed":
-                result = fixed_run(trainer, recipe, start, candidate.beta, start)
+                base = entrant.base[0]
+                base = replace(base, likelihood=for_rows_of(base.likelihood, rows))
+                result = fixed_run(trainer, recipe, base, candidate.beta, start)
             else:
                 result = joint_run(trainer, recipe, Model.of(start), candidate.beta)
-            result = trainers.noted(result)
+            result = trainers.noted(result, candidate)
             # A limit of the user is no sign that more steps would not pay.
             results.append(settled(result) if trainers.recipe.max_steps is None else result)
         except NumericalError as error:

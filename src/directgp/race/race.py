@@ -287,6 +287,9 @@ class Race:
         if not math.isfinite(entrant.loss):
             if trainers.end is not None:
                 self.untried.append(candidate.label)
+            else:
+                said = f"Not kept: {candidate.label}. Its loss is not finite."
+                self.decisions.append(said)
             return False
         grown = candidate.num_inducing > leader.candidate.num_inducing
         others = [each for each in self.entrants if not (grown and each is leader)]

@@ -33,15 +33,15 @@ def path_of(race: Race, betas: Sequence[float], validation: str) -> BetaPath:
     points = compared.points([entrant.results[0] for entrant in entrants])
     named = tuple(
         PathPoint(
-            beta=entrant.candidate.beta,
-            hyperparameters=entrant.candidate.mode,
+            beta=entrant.state.beta,
+            hyperparameters=entrant.state.mode,
             result=point.result,
             validation_loss=point.validation_loss,
             validation_error=point.validation_error,
             difference=point.difference,
             difference_error=point.difference_error,
             rmse=entrant.rmse,
-            label=entrant.candidate.label,
+            label=entrant.state.label,
             weight=float(weight),
         )
         for point, entrant, weight in zip(points, entrants, weights, strict=True)

@@ -1,5 +1,6 @@
 """Vectors of parameters for L-BFGS, with bounds, scaled coordinates and inverse curvature."""
 
+import copy
 import math
 from collections.abc import Iterable, Mapping
 from typing import Any, final
@@ -182,6 +183,13 @@ class Coordinates:
         self._frame[...] = self._array(new_frame)
         self._inverse[...] = self._array(torch.linalg.solve_triangular(new_frame, eye, upper=False))
 
+    def copied(self) -> "Coordinates":
+        """Return a copy that keeps its frame."""
+        twin = copy.copy(self)
+        if self._frame is not None:
+            twin._frame, twin._inverse = _copied(self._frame), _copied(self._inverse)
+        return twin
+
     def of_step(self, step: Vector) -> Vector:
         """Return T⁻¹ s for a step s in x."""
         return self._changed(step, self._inverse_units, self._inverse)
@@ -233,6 +241,10 @@ _MAX_STRETCH = 1e6
 """Largest factor by which one pair may increase an entry of the diagonal."""
 
 
+def _copied(values: Array) -> Array:
+    return values.copy() if isinstance(values, np.ndarray) else values.clone()
+
+
 @final
 class InverseCurvature:
     """H ≈ (∇²f)⁻¹ from the last `memory` pairs of steps s and changes y of the gradient.
@@ -267,6 +279,13 @@ class InverseCurvature:
         self._one = zeros((), template) + 1
         self.has_pair = zeros((), template)
         """Whether there is a pair; 1 or 0."""
+
+    def copied(self) -> "InverseCurvature":
+        """Return a copy that further pairs do not change."""
+        twin: InverseCurvature = copy.copy(self)
+        for name in ("_S", "_Y", "_R_inverse", "_rise", "_next", "_inverse_D", "has_pair"):
+            setattr(twin, name, _copied(getattr(self, name)))
+        return twin
 
     def times(self, gradient: Vector, coordinates: Coordinates) -> Vector:
         """Return H g, by the two loops of L-BFGS, each as products with all pairs.

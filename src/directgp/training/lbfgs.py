@@ -82,6 +82,14 @@ class Learnt:
     curvature: InverseCurvature | None = None
     """Pairs of steps and gradient changes."""
 
+    def copied(self) -> "Learnt":
+        """Return a copy for another run."""
+        coordinates, curvature = self.coordinates, self.curvature
+        return Learnt(
+            None if coordinates is None else coordinates.copied(),
+            None if curvature is None else curvature.copied(),
+        )
+
 
 class Point(NamedTuple):
     """A vector with the value and the gradient there."""

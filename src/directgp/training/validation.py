@@ -175,7 +175,7 @@ def split(
     # Sort by label and take examples in turn, so that each part has about equal shares of labels.
     by_label = likelihood.task == "classification"
     if by_label:
-        order = order[torch.sort(data.y[order], stable=True).indices]
+        order = order[torch.sort(data.y[order.to(data.y.device)].to(device), stable=True).indices]
     if isinstance(validation, HoldOut):
         number = min(max(1, round(validation.fraction * n)), n - 1)
         spread = (2 * torch.arange(number, device=device) + 1) * n // (2 * number)

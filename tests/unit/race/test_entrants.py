@@ -98,7 +98,8 @@ def test_a_fall_is_in_nats_for_every_loss() -> None:
     assert logs.fall(3.0, 2.5) == 0.5 and logs.fall(2.5, 3.0) == -0.5
     assert squares.fall(1.001, 1.0) == pytest.approx(0.5 * np.log(1.001), rel=1e-3)
     assert squares.fall(1001.0, 1000.0) == pytest.approx(squares.fall(1.001, 1.0))
-    assert squares.fall(1.0, 0.0) == 0 and squares.fall(torch.inf, 1.0) == torch.inf
+    assert squares.fall(1.0, 0.0) == torch.inf == squares.fall(torch.inf, 1.0)
+    assert squares.fall(0.0, 0.0) == 0 and squares.fall(0.0, 1.0) == -torch.inf
 
 
 # No example validates what it has trained
@@ -212,7 +213,10 @@ def test_what_was_learnt_is_for_the_same_model_alone() -> None:
     trainers = trainers_of(data=rows(), stopping=NEVER)
     (entrant,) = trainers.advanced([(begun(trainers), 5)])
     assert entrant.learnt
-    assert changed(trainers, entrant, beta=4.0).learnt is entrant.learnt
+    (ours,), (theirs,) = changed(trainers, entrant, beta=4.0).learnt, entrant.learnt
+    # Copies: each run goes on with its own.
+    assert ours.curvature is not None is not theirs.curvature
+    assert ours.curvature is not theirs.curvature and ours.coordinates is not theirs.coordinates
     for traits in (
         {"num_inducing": 8},
         {"likelihood": "student_t"},
@@ -336,9 +340,11 @@ def test_a_base_that_was_ended_is_none_and_its_last_state_is_kept(fold: int) -> 
     trainers = trainers_of(Folds(3), rows(), monitors=[After(10**9)])
     assert trainers.base(FIRST, "gaussian") is None
     assert trainers.end is not None and trainers.end.status is Status.CANCELLED
-    assert trainers.last is not None and trainers.last.ended
+    assert trainers.last is not None
+    candidate, result = trainers.last
+    assert candidate.mode == "elbo" and result.ended
     X = trainers.models.data(False).X
-    assert trainers.last.posterior.predict(X).mean.isfinite().all()
+    assert result.posterior.predict(X).mean.isfinite().all()
 
 
 # Starts

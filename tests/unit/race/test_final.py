@@ -155,9 +155,9 @@ def test_every_candidate_is_recorded_with_its_weight(
     settings = choices(kernels=("rbf", "matern32"), modes=("elbo", "joint"), betas=BETAS)
     race = raced(fake, monkeypatch, settings=settings, combine=combine)
     path = path_of(race, settings.betas, "80 of 400 examples, held out")
-    assert [point.label for point in path.points] == [e.candidate.label for e in race.entrants]
+    assert [point.label for point in path.points] == [e.state.label for e in race.entrants]
     assert [point.hyperparameters for point in path.points] == [
-        entrant.candidate.mode for entrant in race.entrants
+        entrant.state.mode for entrant in race.entrants
     ]
     assert [point.weight for point in path.points] == race.weights.tolist()
     assert path.chosen == int(race.weights.argmax())
