@@ -53,6 +53,22 @@ def test_a_stack_knows_steps_that_the_kernel_does_not() -> None:
     assert with_trees < without - 0.3
 
 
+@pytest.mark.parametrize("unit", [1.0, 1e-20])
+def test_units_of_positive_targets_do_not_matter(unit: float) -> None:
+    random = np.random.default_rng(4)
+    X = random.normal(size=(200, 2))
+    y = np.exp(X[:, 0] + 0.3 * random.normal(size=200))
+    model = regressor(likelihood="gamma", objective="elbo").fit(X[:100], unit * y[:100])
+    assert np.corrcoef(np.log(model.predict(X[100:])), np.log(y[100:]))[0, 1] > 0.85
+
+
+def test_positive_targets_that_float32_rounds_to_zero() -> None:
+    random = np.random.default_rng(3)
+    y = np.r_[np.exp(4 * random.normal(size=20)), 1e-6 * np.arange(1, 11)]
+    model = regressor(likelihood="auto", dtype="float32", objective="elbo", max_iter=3)
+    assert model.fit(random.normal(size=(30, 2)), y).stack_ is not None
+
+
 def test_columns_of_several_classes_have_their_names() -> None:
     random = np.random.default_rng(2)
     X = random.normal(size=(90, 2))

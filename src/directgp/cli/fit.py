@@ -227,6 +227,7 @@ def _summary(facts: dict[str, Any], problem: "Problem", out: Path) -> str:
         choice = {
             "objective": f"{facts['objective']}, {facts['hyperparameters']}",
             "β": number(facts["beta"]),
+            "features": members[0]["stacked"] and "with predictions of trees",
         }
     lines = {
         "data": size,

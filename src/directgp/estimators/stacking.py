@@ -42,6 +42,12 @@ class Stacking:
         y = table.y.double().cpu().numpy()
         if link != "identity" and settings.task == "regression":
             y = table.scalings.targets_in_units(y)
+            # Digits of float32 may not tell small values from 0; then no such likelihood is left.
+            if y.min() <= 0 or (link == "logit" and y.max() >= 1):
+                link, y = "identity", table.y.double().cpu().numpy()
+        if link == "log" and settings.task == "regression":
+            # scikit-learn clips means near 0, in units as small.
+            y = y / np.median(y)
         stack, columns = fit_stack(
             sources_of(settings.stack, settings.task, "fit"),
             table.X.double().cpu().numpy(),

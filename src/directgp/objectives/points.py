@@ -1,5 +1,7 @@
 """Stand for distributions by points of equal weight, and mix them."""
 
+import math
+
 import torch
 from jaxtyping import Float
 from torch import Tensor
@@ -14,10 +16,17 @@ Points = Float[Tensor, "s n"]
 _NUMBER = 19
 """Points of a distribution."""
 
+_MOST = 200
+"""Largest number of points, for a level of 1 %."""
 
-def spread_quantiles(likelihood: Likelihood, marginals: Marginals) -> Points:
-    """Return the quantiles of y at the middles of equal parts of (0, 1)."""
-    levels = [(s + 0.5) / _NUMBER for s in range(_NUMBER)]
+
+def spread_quantiles(likelihood: Likelihood, marginals: Marginals, level: float = 0.5) -> Points:
+    """Return the quantiles of y at the middles of equal parts of (0, 1), with some beyond a level.
+
+    A level nearer to 0 or 1 than 0.25 % lies beyond the last point.
+    """
+    number = min(_MOST, max(_NUMBER, math.ceil(2 / min(level, 1 - level))))
+    levels = [(s + 0.5) / number for s in range(number)]
     return predictive_quantiles(likelihood, marginals, levels)
 
 

@@ -225,7 +225,7 @@ class PinballLoss(DeterministicLoss):
 
     @override
     def forecast(self, likelihood: Likelihood, marginals: Marginals) -> Points:
-        return spread_quantiles(likelihood, marginals)
+        return spread_quantiles(likelihood, marginals, self.level)
 
     @override
     def of_mixture(

@@ -70,7 +70,10 @@ class Pool:
         """Return the loss of each example in a mixture, times the weight of the example."""
         members = self.of(weights.nonzero()[:, 0].tolist())
         used = weights[weights > 0].to(self.losses)
-        rows = self.loss.of_mixture(members.losses, members.forecasts, used, self.y)
+        if len(used) == 1:
+            rows = members.losses[0]
+        else:
+            rows = self.loss.of_mixture(members.losses, members.forecasts, used, self.y)
         return rows if self.share is None else self.share * rows
 
     def mean(self, weights: Weights) -> float:

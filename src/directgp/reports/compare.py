@@ -239,6 +239,7 @@ def run_facts(findings: Findings) -> dict[str, str]:
         "models chosen": _models(findings),
         **mixture,
         "inducing inputs": "a quarter of the training rows, from 50 to 100"
+        + ("; directgp fit may take more" if members else "")
         if inducing is None
         else f"{inducing:,}",
         "grid of β": "every second of n, n/2, n/4, …, 0.01, and 1"

@@ -5,7 +5,7 @@ regressor or classifier can be a source, too; it is kept as it is.
 """
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import ceil
 from typing import Any, NamedTuple, Protocol, final, runtime_checkable
 
@@ -120,6 +120,10 @@ class FittedSource:
         """Return the features of the rows."""
         return self.scale.forward(self.model.raw(X))
 
+    def between(self, X: Columns) -> "FittedSource":
+        """Return the source with the thresholds of its trees between the values of all rows."""
+        return replace(self, model=self.model.between(X)) if isinstance(self.model, Trees) else self
+
 
 class Source(ABC):
     """A kind of model that is fitted to the rows outside of each fold."""
@@ -169,7 +173,7 @@ def _allowed(task: Task) -> str:
 
 def _check_estimator(item: Any, task: Task, who: str) -> None:
     """Raise `InvalidInputError` unless it is an estimator for the task."""
-    from sklearn.base import is_classifier
+    from sklearn.base import is_classifier, is_clusterer
 
     if isinstance(item, type):
         remedy = f"Give an instance: {item.__name__}()."
@@ -177,7 +181,7 @@ def _check_estimator(item: Any, task: Task, who: str) -> None:
     for method in ("fit", "get_params"):
         require(hasattr(item, method), f"stack of {who}", _allowed(task), repr(item))
     name = type(item).__name__
-    if (task == "classification") != is_classifier(item):
+    if (task == "classification") != is_classifier(item) or is_clusterer(item):
         refuse(f"stack of {who}", _allowed(task), name)
     methods = ("predict_proba", "decision_function") if task == "classification" else ("predict",)
     if not any(hasattr(item, method) for method in methods):
@@ -300,6 +304,13 @@ class Foreign(Source):
         model = _seeded(self.estimator, seed)
         labels = rows.y.astype(np.int64) if target.is_class else rows.y
         weighted = rows.weights is not None and has_fit_parameter(model, "sample_weight")
+        if rows.amounts is not None and not weighted:
+            refuse(
+                f"source {self.name!r} of the stack",
+                "one whose fit takes sample_weight, for rows with exposure or trials",
+                type(self.estimator).__name__,
+                "Use stack='trees', or the estimator without a pipeline.",
+            )
         options = {"sample_weight": rows.weights} if weighted else {}
         try:
             model.fit(rows.X, labels, **options)
@@ -344,11 +355,14 @@ class ForeignModel:
             method = "predict"
         else:
             method = "predict_proba" if self.predicts_means else "decision_function"
-        values = np.asarray(getattr(self.estimator, method)(X), dtype=np.float64)
-        values = values.reshape(len(X), -1)
+        who = f"{method} of the source {self.name!r} of the stack"
+        try:
+            predicted = getattr(self.estimator, method)(X)
+        except Exception as error:  # any exception of the user's estimator
+            raise InvalidInputError(f"{who} failed: {error}") from error
+        values = np.asarray(predicted, dtype=np.float64).reshape(len(X), -1)
         if method == "predict_proba" and self.width == 1:
             values = values[:, 1:]
-        who = f"{method} of the source {self.name!r} of the stack"
         allowed = f"{self.width} numbers for each row"
         require(values.shape[1] == self.width, who, allowed, f"{values.shape[1]}")
         bad = np.argwhere(~np.isfinite(values))
@@ -377,7 +391,7 @@ def _links(model: Any, target: Target) -> bool:
 
 
 def _as_trees(model: Any, target: Target, X: Columns) -> Trees | None:
-    """Return the arrays of a histogram boosting of the user, which files can hold.
+    """Return the arrays of a histogram boosting of the user, which exports can hold.
 
     Returns None for other estimators, and for boosting that has no such arrays.
     """

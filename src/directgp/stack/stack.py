@@ -113,6 +113,8 @@ def fit_stack(
     Stack, array of shape (n, k)
         One column for each source, or one for each of three or more classes.
     """
+    enough = "at least two different ones"
+    require(len(y) > 1, "rows of a stack", enough, "one", "Fit with stack=None.")
     target = Target(task, link, num_classes)
     rows = _rows(X, y, weights, amounts)
     generator = np.random.default_rng(seed)
@@ -121,7 +123,7 @@ def fit_stack(
     for source in sources:
         seeds = generator.integers(_MAX_SEED, size=folds.max() + 1).tolist()
         models = [source.fit(rows.take(folds != k), target, seeds[k]) for k in range(len(seeds))]
-        models = with_common_baseline(models)
+        models = [fitted.between(X) for fitted in with_common_baseline(models)]
         own = np.empty((len(y), target.width))
         for k, fitted in enumerate(models):
             own[folds == k] = fitted.columns(X[folds == k])

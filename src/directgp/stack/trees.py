@@ -5,7 +5,7 @@ new version of scikit-learn does not change them.
 """
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple, final
 
 import numpy as np
@@ -264,6 +264,22 @@ class Trees:
         )
         trees._compare(model, X[:_CHECKED_ROWS])
         return trees
+
+    def between(self, X: Columns) -> "Trees":
+        """Return the trees with each threshold in the middle between two values of its feature.
+
+        scikit-learn may put it on a value, which rounding to float32 moves to the other side.
+        """
+        moved = self.threshold.copy()
+        for feature in np.unique(self.feature):
+            own = self.feature == feature
+            values = np.unique(X[:, feature][~np.isnan(X[:, feature])])
+            place = np.searchsorted(values, moved[own], side="right")
+            inside = (place > 0) & (place < len(values))
+            low, high = values[place[inside] - 1], values[place[inside]]
+            middle = low + 0.5 * (high - low)
+            moved[np.flatnonzero(own)[inside]] = np.where(middle < high, middle, low)
+        return replace(self, threshold=moved)
 
     def _compare(self, model: Any, X: Columns) -> None:
         """Raise `UnsupportedError` unless predictions equal those of scikit-learn up to rounding.

@@ -121,6 +121,26 @@ def test_few_rows_leave_weights_near_equal() -> None:
     np.testing.assert_allclose(shares, expected, rtol=0.02)
 
 
+@pytest.mark.parametrize("level", [0.01, 0.5, 0.99])
+def test_a_quantile_far_out_is_judged_where_it_is(level: float) -> None:
+    """Few points would put it nearer to the middle, and prefer wide predictions."""
+    loss = PinballLoss(level=level)
+    y = normal(4000)
+    q = Marginals(torch.zeros(4000).double(), torch.zeros(4000).double() + 1e-9)
+    means, both = [], []
+    for deviation in (1.0, 1.2):
+        noise = Gaussian(deviation**2)
+        forecast = loss.forecast(noise, q)
+        assert forecast is not None
+        own = loss(noise, y, q).detach()
+        pool = Pool(loss, own[None], forecast[None], y, None)
+        means.append(pool.mean(torch.ones(1).double()))
+        assert means[-1] == pytest.approx(float(own.mean()), rel=1e-12)
+        twice = Pool(loss, own.repeat(2, 1), torch.stack([forecast] * 2), y, None)
+        both.append(twice.mean(torch.full((2,), 0.5).double()))
+    assert both == pytest.approx(means, rel=0.02)
+
+
 @pytest.mark.parametrize(("rows", "wrong"), [(1, PRIOR / 2 / (1 + PRIOR)), (5, 0.0)])
 def test_a_mean_that_is_clearly_wrong_is_left_out(rows: int, wrong: float) -> None:
     y = torch.zeros(rows).double()

@@ -340,6 +340,28 @@ def test_a_strange_source_is_named(prediction: Any, message: str) -> None:
     assert message in str(error.value)
 
 
+class Fails(Strange):
+    def predict(self, X: Array) -> Array:
+        raise ValueError("no predictions today")
+
+
+def test_a_source_whose_predictions_fail_is_named() -> None:
+    with pytest.raises(InvalidInputError, match=r"source 'Fails' of the stack failed: no predict"):
+        fitted(Fails(1.0), inputs(), score(inputs()))
+
+
+def test_amounts_reach_the_source_or_it_is_refused() -> None:
+    """A pipeline takes no sample_weight: rates of all rows would count alike."""
+    rates = make_pipeline(StandardScaler(), PoissonRegressor())
+    with pytest.raises(InvalidInputError, match="Pipeline' of the stack must be one whose fit"):
+        fitted(rates, inputs(), np.ones(N), "count", link="log", amounts=np.ones(N))
+
+
+def test_one_row_is_refused() -> None:
+    with pytest.raises(InvalidInputError, match="rows of a stack must be at least two different"):
+        fitted("trees", inputs(1), np.ones(1))
+
+
 def test_predictions_without_a_logarithm_are_clipped() -> None:
     X, y = inputs(), 2 + np.abs(noise())
     _, columns = fitted(Strange(-1.0), X, y, link="log")

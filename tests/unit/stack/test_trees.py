@@ -244,3 +244,30 @@ def test_any_flags_are_trees_that_end_or_are_refused(flags: list[bool], seed: in
     X = inputs(70, 2, missing=0.2, seed=seed)
     few = np.concatenate([trees.raw(X[:30]), trees.raw(X[30:60]), trees.raw(X[60:])])
     np.testing.assert_allclose(few, trees.raw(X), rtol=0, atol=ROUNDING)
+
+
+def test_thresholds_are_between_values_of_rows() -> None:
+    """scikit-learn's are percentiles of a column of many values, and so values of rows."""
+    X = np.random.default_rng(0).normal(size=(500, 2)).round(2)
+    X[::50, 1] = np.nan
+    model = HistGradientBoostingRegressor(max_iter=30).fit(X, score(X))
+    trees = Trees.from_boosting(model, X)
+    moved = trees.between(X)
+    for j in (0, 1):
+        own = trees.feature == j
+        assert np.isin(trees.threshold[own], X[:, j]).mean() > 0.5
+        assert not np.isin(moved.threshold[own], X[:, j]).any()
+    assert np.array_equal(moved.raw(X), trees.raw(X))
+    rounded = X.astype(np.float32).astype(np.float64)
+    assert np.array_equal(moved.raw(rounded), trees.raw(X))
+    assert not np.array_equal(trees.raw(rounded), trees.raw(X))
+
+
+def test_neighbouring_numbers_stay_apart() -> None:
+    first = np.nextafter(1.0, 2.0)
+    X = np.repeat([[1.0], [first], [np.nextafter(first, 2.0)]], 20, axis=0)
+    model = HistGradientBoostingRegressor(max_iter=5, min_samples_leaf=1).fit(
+        X, np.arange(60) // 20
+    )
+    trees = Trees.from_boosting(model, X)
+    assert np.array_equal(trees.between(X).raw(X), trees.raw(X))
