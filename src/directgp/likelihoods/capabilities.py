@@ -179,6 +179,14 @@ class ScaleMixture(Protocol):
 
 
 @runtime_checkable
+class GaussianMixture(Protocol):
+    """p(y) under q(f) is a mixture of Gaussians about one centre, by quadrature."""
+
+    def gaussian_mixture(self, mean: Values, variance: Values) -> tuple[Values, Values]:
+        """Return deviations and weights, of shape (p, n)."""
+
+
+@runtime_checkable
 class ExactProductSampler(Protocol):
     """q̃(f) ∝ q(f)·p(y given f) has a sampler without rejection."""
 

@@ -235,6 +235,11 @@ class HeteroscedasticGaussian(Likelihood):
         quantile: Values = centre + torch.sign(level - 0.5) * x
         return quantile
 
+    def gaussian_mixture(self, mean: Values, variance: Values) -> tuple[Values, Values]:
+        """Deviations √(v_1 + e^t) over nodes t, and their weights."""
+        deviations, weights = _components(mean.double(), variance.double())
+        return deviations, weights.expand(deviations.shape)
+
     def predictive_crps(self, y: Values, mean: Values, variance: Values) -> Values:
         """E|N(y − μ_1, w_t)| − ½E|N(0, w_t + w_s)| over two independent noises t and s."""
         deviations, weights = _components(mean.double(), variance.double())

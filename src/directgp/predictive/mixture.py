@@ -14,8 +14,10 @@ from directgp.integration.contract import has
 from directgp.likelihoods.base import Likelihood
 from directgp.likelihoods.capabilities import (
     Censored,
+    GaussianMixture,
     GaussianPredictive,
     MappedSupport,
+    ScaleMixture,
     observed_range,
 )
 from directgp.numerics.roots import (
@@ -37,6 +39,7 @@ from directgp.predictive.distributions import distribution_of
 from directgp.predictive.mixture_crps import (
     COUNT_LEVELS,
     LEVELS,
+    Gaussians,
     gaussian_score,
     integrated_score,
     summed_score,
@@ -48,6 +51,7 @@ from directgp.predictive.moments import (
     predictive_variance,
     wide_levels,
 )
+from directgp.predictive.scale_mixture import gaussians_of
 from directgp.shapes import Marginals, Row, Values
 
 _ONE_DEVIATION = (0.15865525393145707, 0.8413447460685429)
@@ -121,11 +125,6 @@ class Component:
     def has_variance(self) -> bool:
         """Whether the variance of y is surely finite, but for overflow."""
         return has(self.likelihood, GaussianPredictive) or not self.likelihood.additive
-
-    @property
-    def is_gaussian(self) -> bool:
-        """Whether p_k(y) is Gaussian, and y observed."""
-        return has(self.likelihood, GaussianPredictive) and not has(self.likelihood, Censored)
 
     def quantiles(self, levels: Float[Tensor, " k"]) -> Float[Tensor, "k n"]:
         """Return the smallest y with P_k(Y ≤ y) ≥ level."""
@@ -314,7 +313,9 @@ class PredictiveMixture:
 
     @torch.no_grad()
     def crps(self, y: Num[Tensor, " n"]) -> Row:
-        """Compute ∫ (P(Y ≤ t) − 1{y ≤ t})² dt, as `predictive_crps`: by formula for Gaussians.
+        """Compute ∫ (P(Y ≤ t) − 1{y ≤ t})² dt, as `predictive_crps`.
+
+        Gaussian, Student's t and changing noise are mixtures of Gaussians: a sum over their pairs.
 
         For labels it is Brier's score. Elsewhere the relative error is at most 1e-5, 1e-3 for
         counts spread over hundreds and for components that can only draw y.
@@ -325,8 +326,8 @@ class PredictiveMixture:
         check_targets([component.likelihood for component in self.components], target)
         if self.task == "classification":
             return (self.average(Component.mean) - target).square()
-        if all(component.is_gaussian for component in self.components):
-            return self._gaussian_crps(target)
+        if (gaussians := self._gaussians()) is not None:
+            return gaussian_score(gaussians, target)
         rows = torch.arange(len(target), device=target.device)
 
         def tail(t: Tensor, above: bool) -> Tensor:
@@ -343,16 +344,30 @@ class PredictiveMixture:
         ends = likelihood.observed_range(target) if observed else (target, target)
         return integrated_score(tail, quantiles, ends)
 
-    def _gaussian_crps(self, y: Row) -> Row:
-        weights = y.new_tensor([component.weight for component in self.components])
-        means = torch.stack([component.mean() for component in self.components])
-        deviations = [
-            cast(GaussianPredictive, component.likelihood).predictive_deviation(
-                component.marginals.variance
-            )
-            for component in self.components
-        ]
-        return gaussian_score(weights, means, torch.stack(deviations), y)
+    def _gaussians(self) -> list[Gaussians] | None:
+        """Return the components as mixtures of Gaussians; None if one is not, or E|y| is infinite.
+
+        Those of censored targets are not of the target that is observed.
+        """
+        parts = []
+        for component in self.components:
+            likelihood: Any = component.likelihood
+            mean, variance = component.marginals.mean, component.marginals.variance
+            found: tuple[Tensor, Tensor] | None = None
+            if has(likelihood, Censored):
+                return None
+            if has(likelihood, GaussianPredictive):
+                deviation = likelihood.predictive_deviation(variance)[None]
+                found = deviation, torch.ones_like(deviation)
+            elif has(likelihood, GaussianMixture):
+                found = likelihood.gaussian_mixture(mean, variance)
+            elif has(likelihood, ScaleMixture):
+                found = gaussians_of(likelihood, variance)
+            if found is None:
+                return None
+            deviations, weights = found
+            parts.append(Gaussians(component.weight * weights, component.mean(), deviations))
+        return parts
 
     def _probability(self, index: Int[Tensor, " r"], y: Row, above: bool) -> Row:
         """Return P(Y ≤ y), or P(Y > y) if `above`, for some of the examples."""

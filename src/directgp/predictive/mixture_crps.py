@@ -5,8 +5,9 @@ they are. So the integral is a sum over the intervals between quantiles of all c
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from itertools import pairwise
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -32,6 +33,9 @@ LEVELS = (*_SIDE, 0.5, *(1 - level for level in reversed(_SIDE)))
 COUNT_LEVELS = (TAIL, 0.001, 0.05, 0.5, 0.95, 0.999, 1 - TAIL)
 """Levels of the counts between which it is summed."""
 
+_PAIRS = 2**21
+"""Pairs of Gaussians at a time."""
+
 _NODES = 6
 """Gauss–Legendre nodes of an interval."""
 
@@ -39,16 +43,43 @@ _MAX_COUNTS = 128
 """Largest number of counts of an interval that are evaluated; the rest is interpolated."""
 
 
-def gaussian_score(weights: Tensor, means: Tensor, deviations: Tensor, y: Row) -> Row:
+class Gaussians(NamedTuple):
+    """A mixture of Gaussians about one centre for each example, of shape (p, n)."""
+
+    weights: Tensor
+    """Weights, with that of the model."""
+
+    centre: Row
+    """Mean of all."""
+
+    deviations: Tensor
+    """Standard deviations."""
+
+
+def gaussian_score(parts: Sequence[Gaussians], y: Row) -> Row:
     """Compute Σ_k w_k A(y − m_k, s_k) − ½ Σ_jk w_j w_k A(m_j − m_k, √(s_j² + s_k²)).
 
-    A(m, s) = E|N(m, s²)|; means and deviations have the components first.
+    A(m, s) = E|N(m, s²)|; the sums are over all Gaussians of all parts.
     """
-    weights = weights[:, None]
-    first = (weights * _absolute(y - means, deviations)).sum(0)
-    spread = torch.hypot(deviations[:, None], deviations)
-    pairs = weights[:, None] * weights * _absolute(means[:, None] - means, spread)
-    return first - 0.5 * pairs.sum((0, 1))
+    score = torch.zeros_like(y)
+    for j, one in enumerate(parts):
+        score = score + (one.weights * _absolute(y - one.centre, one.deviations)).sum(0)
+        for k, other in enumerate(parts[: j + 1]):
+            score = score - (0.5 if k == j else 1.0) * _distance(one, other)
+    return score
+
+
+def _distance(one: Gaussians, other: Gaussians) -> Row:
+    """Compute Σ w_i w_l E|X_i − Y_l|, some of the pairs at a time."""
+    total = torch.zeros_like(one.centre)
+    size = max(1, _PAIRS // other.deviations.numel())
+    squares = other.deviations.square()
+    pairs = zip(one.weights.split(size), one.deviations.split(size), strict=True)
+    for weights, deviations in pairs:
+        spread = torch.sqrt(deviations.square()[:, None] + squares)
+        each = _absolute(one.centre - other.centre, spread)
+        total = total + (weights[:, None] * other.weights * each).sum((0, 1))
+    return total
 
 
 def _absolute(mean: Tensor, deviation: Tensor) -> Tensor:

@@ -428,6 +428,16 @@ def test_crps_of_gaussians() -> None:
         assert found.crps(row(y)).item() == pytest.approx(integral(found, y, breaks), rel=1e-8)
 
 
+@pytest.mark.parametrize("df", [2.1, 10.0, 1e4])
+def test_crps_of_two_equal_models_is_that_of_one(df: float) -> None:
+    y = torch.linspace(-3, 8, 7).double()
+    likelihood = StudentT(df, 0.5)
+    q = Marginals(torch.zeros(7).double(), torch.logspace(-6, 1, 7).double())
+    found = PredictiveMixture.of([0.3, 0.7], [likelihood, likelihood], [q, q])
+    expected = predictive_crps(likelihood, y, q)
+    torch.testing.assert_close(found.crps(y), expected, rtol=1e-6, atol=0)
+
+
 @pytest.mark.parametrize(
     ("parts", "breaks"),
     [
