@@ -23,6 +23,9 @@ ESTIMATORS: dict[Kind, Any] = {
     "counts": SparseGPCountRegressor,
 }
 
+_COUNT_ROWS = 200
+"""Test rows for the CRPS of counts."""
+
 SETTINGS: dict[str, dict[str, Any]] = {
     "directgp": {},
     "directgp without trees": {"stack": None},
@@ -52,13 +55,13 @@ def _scores(model: Any, data: Table) -> Scores:
 
 
 def _crps(model: Any, data: Table) -> float:
-    """Compute the mean CRPS in the units of y."""
+    """Compute the mean CRPS in the units of y; of counts on the first test rows, to save time."""
+    rows = _COUNT_ROWS if data.kind == "counts" else None
+    X, targets = data.X_test[:rows], data.y_test[:rows]
     scaling = model.scalings_.targets
     shift, scale = float(scaling.shift[0]), float(scaling.scale[0])
-    y = torch.as_tensor((data.y_test - shift) / scale)
-    (values,) = model._over_blocks(
-        data.X_test, "crps", lambda mixture, rows: (mixture.crps(y[rows]),)
-    )
+    y = torch.as_tensor((targets - shift) / scale)
+    (values,) = model._over_blocks(X, "crps", lambda mixture, block: (mixture.crps(y[block]),))
     return abs(scale) * float(values.mean())
 
 
