@@ -36,11 +36,20 @@ def classic_table(results: Results, method: str = "directgp") -> str:
         rmse = np.array([each["error"] for each in found]) * units
         seconds = np.median([each["cpu_seconds"] for each in found])
         cells = [f"{name}, {found[0]['num_train']}", str(len(found)), _with_error(nll)]
-        lines.append([*cells, f"{PUBLISHED[name]:.2f}", _with_error(rmse), f"{seconds:.1f}"])
+        lines.append(
+            [
+                *cells,
+                f"{PUBLISHED[name]:.2f}".replace("-", "−"),
+                _with_error(rmse),
+                f"{seconds:.1f}",
+            ]
+        )
     heads = ["table, training rows", "splits", "NLL", "published", "RMSE", "seconds, median"]
     return markdown(heads, lines)
 
 
 def _with_error(values: np.ndarray) -> str:
-    error = values.std(ddof=1) / len(values) ** 0.5 if len(values) > 1 else float("nan")
-    return f"{values.mean():.3f} ± {error:.3f}"
+    if len(values) == 1:
+        return f"{values[0]:.3g}".replace("-", "−")
+    error = values.std(ddof=1) / len(values) ** 0.5
+    return f"{values.mean():.3g} ± {error:.2g}".replace("-", "−")

@@ -164,7 +164,7 @@ def _cell(figures: dict[str, Splits], method: str, figure: str) -> str:
 def write_tables(results: Results, folder: Path) -> None:
     """Write the summary and one file per figure for each number of rows."""
     folder.mkdir(parents=True, exist_ok=True)
-    for rows in {cell.rows for cell in results}:
+    for rows in {cell.rows for cell in results if cell.table in KINDS}:
         stem = "defaults" if rows == 2000 else f"defaults_{rows or 'all'}"
         kept = {cell: record for cell, record in results.items() if cell.rows == rows}
         texts = {stem: summary_table(kept, rows)}
