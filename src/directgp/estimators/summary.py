@@ -582,15 +582,15 @@ def _length_scale_table(facts: Facts) -> Section:
 
 def _members_table(facts: Facts) -> Section:
     """Return the table of members."""
-    known = [
+    pairs = [
         (member.loss, member.loss_error)
         for member in facts.members
         if member.loss is not None and member.loss_error is not None
     ]
     rows = [[f"{i}", percent(m.weight, 1), m.label] for i, m in enumerate(facts.members, start=1)]
     header = ["", "weight", "model"]
-    if len(known) == len(rows):
-        losses = _with_errors(known)
+    if len(pairs) == len(rows):
+        losses = _with_errors(pairs)
         rows = [[*row[:2], loss, row[2]] for row, loss in zip(rows, losses, strict=True)]
         header.insert(2, "validation loss")
     return Section("Members", table=[header, *rows], right=range(len(header) - 1))

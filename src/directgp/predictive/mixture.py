@@ -353,19 +353,19 @@ class PredictiveMixture:
         for component in self.components:
             likelihood: Any = component.likelihood
             mean, variance = component.marginals.mean, component.marginals.variance
-            found: tuple[Tensor, Tensor] | None = None
+            gaussians: tuple[Tensor, Tensor] | None = None
             if has(likelihood, Censored):
                 return None
             if has(likelihood, GaussianPredictive):
                 deviation = likelihood.predictive_deviation(variance)[None]
-                found = deviation, torch.ones_like(deviation)
+                gaussians = deviation, torch.ones_like(deviation)
             elif has(likelihood, GaussianMixture):
-                found = likelihood.gaussian_mixture(mean, variance)
+                gaussians = likelihood.gaussian_mixture(mean, variance)
             elif has(likelihood, ScaleMixture):
-                found = gaussians_of(likelihood, variance)
-            if found is None:
+                gaussians = gaussians_of(likelihood, variance)
+            if gaussians is None:
                 return None
-            deviations, weights = found
+            deviations, weights = gaussians
             parts.append(Gaussians(component.weight * weights, component.mean(), deviations))
         return parts
 

@@ -23,7 +23,7 @@ _MANY_STEPS = 200
 """Steps after which a step has to pay twice as much as the first one."""
 
 _MOST_STEPS = 3200
-"""Steps of an entrant where the recipe has no limit."""
+"""Largest number of steps of an entrant; a limit of the recipe holds for each run."""
 
 _AHEAD = 2.0
 """A candidate goes on if it overtakes the result within that many times its steps."""
