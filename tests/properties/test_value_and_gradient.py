@@ -212,7 +212,7 @@ def test_profiled_without_kl(kind: Eliminated) -> None:
 def test_either_library_and_blocks_of_rows(
     library: str, entries: int, monkeypatch: pytest.MonkeyPatch, two_threads: None
 ) -> None:
-    monkeypatch.setattr(blocks, "_NUMPY_ENTRIES", 2**60 if library == "numpy" else -1)
+    monkeypatch.setattr(blocks, "_ONE_THREAD", 2**60 if library == "numpy" else -1)
     monkeypatch.setattr(blocks, "_CPU_ENTRIES", entries)
     for kernel in get_args(KernelName):
         case = Case(kernel=kernel, weighted=True)

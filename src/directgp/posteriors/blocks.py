@@ -43,9 +43,9 @@ _CPU_ENTRIES = 2**22
 _DEVICE_ENTRIES = 2**26
 """Entries of A in one block on a GPU."""
 
-_NUMPY_ENTRIES = 2**19
-"""Largest number of entries of A that numpy computes, in one thread. Several threads of torch save
-little time there, and lose much if other programs use the cores."""
+_ONE_THREAD = 2**20
+"""Largest number of entries of A that one thread computes. Several threads save little time there,
+and lose much if other programs use the cores: those of torch and of BLAS wait for each other."""
 
 
 class QGradient(NamedTuple):
@@ -106,16 +106,17 @@ class Projection:
     """
 
     def __init__(self, size: int, template: Tensor, batch: tuple[int, ...] = ()) -> None:
-        small = size <= _NUMPY_ENTRIES or torch.get_num_threads() == 1
-        self.xp: Any = np if small and not batch and not template.is_cuda else torch
+        small = size <= _ONE_THREAD or torch.get_num_threads() == 1
+        self._small = small and not template.is_cuda
+        self.xp: Any = np if self._small and not batch else torch
         self.batch = batch
         self._template = template
         self.sums: Sums
         self.used: list[Block] = []
 
     def threads(self) -> AbstractContextManager[None]:
-        """Return a context for the computations: one thread for numpy, all for torch."""
-        return one_thread() if self.xp is np else nullcontext()
+        """Return a context for the computations: one thread for few entries on a CPU."""
+        return one_thread() if self._small else nullcontext()
 
     def array(self, tensor: Tensor) -> Array:
         """Return an array of the library in use that shares the memory of a tensor."""

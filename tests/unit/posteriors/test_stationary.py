@@ -23,7 +23,7 @@ each_sharing = pytest.mark.parametrize("shared", [True, False], ids=["shared pri
 
 
 def use_library(monkeypatch: pytest.MonkeyPatch, library: str) -> None:
-    monkeypatch.setattr(blocks, "_NUMPY_ENTRIES", 2**60 if library == "numpy" else -1)
+    monkeypatch.setattr(blocks, "_ONE_THREAD", 2**60 if library == "numpy" else -1)
 
 
 @pytest.fixture(params=["numpy", "torch"])
