@@ -23,7 +23,7 @@ ESTIMATORS: dict[Kind, Any] = {
     "counts": SparseGPCountRegressor,
 }
 
-_COUNT_ROWS = 200
+_COUNT_ROWS = 1000
 """Test rows for the CRPS of counts."""
 
 SETTINGS: dict[str, dict[str, Any]] = {

@@ -1,7 +1,7 @@
 """Implement the regressor of counts."""
 
 import warnings
-from typing import TYPE_CHECKING, Any, cast, final
+from typing import TYPE_CHECKING, Any, final
 
 import numpy as np
 import torch
@@ -22,12 +22,9 @@ from directgp.estimators.frames import means, number_frame
 from directgp.estimators.plotting import plot_numbers
 from directgp.estimators.preprocessing import Column
 from directgp.estimators.validation import ArrayLike, ValidationData, row_values
-from directgp.integration.contract import has
-from directgp.likelihoods.capabilities import BoundedCounts
 from directgp.plots import plot_pit
 from directgp.plots.style import require_matplotlib
-from directgp.predictive import predictive_log_density
-from directgp.predictive.mixture import Component, PredictiveMixture
+from directgp.predictive.mixture import PredictiveMixture
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -198,20 +195,9 @@ n_iter_, findings_, feature_importances_, n_features_in_, feature_names_in_
         validation.check_whole(max_count, 0, f"max_count of {who}")
         constants = row_values(who, exposure=exposure, trials=trials)
 
-        def chances(component: Component) -> Tensor:
-            likelihood = component.likelihood
-            q = component.marginals
-            counts = torch.arange(max_count + 1).to(q.mean)[:, None].expand(-1, len(component.rows))
-            possible = counts
-            if has(likelihood, BoundedCounts):
-                largest = cast(BoundedCounts, likelihood).largest_target()
-                possible = torch.minimum(counts, largest)
-            parts = possible.split(max(1, _BLOCK // counts.shape[1]))
-            chances = torch.cat([predictive_log_density(likelihood, y, q).exp() for y in parts])
-            return torch.where(counts == possible, chances, 0.0)
-
         def pmf(mixture: PredictiveMixture, _: slice) -> list[Tensor]:
-            return [*mixture.average(chances)]
+            rows = torch.arange(len(mixture.components[0].rows), device=mixture.device)
+            return [*mixture.probabilities(rows, rows.double() * 0, max_count + 1)]
 
         return np.stack(self._over_blocks(X, "predict_pmf", pmf, constants), axis=1)
 

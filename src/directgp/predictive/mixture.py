@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, cast, final
 
 import torch
@@ -13,6 +14,7 @@ from directgp.errors import require
 from directgp.integration.contract import has
 from directgp.likelihoods.base import Likelihood
 from directgp.likelihoods.capabilities import (
+    BoundedCounts,
     Censored,
     GaussianMixture,
     GaussianPredictive,
@@ -37,7 +39,9 @@ from directgp.predictive.api import (
 )
 from directgp.predictive.distributions import distribution_of
 from directgp.predictive.mixture_crps import (
+    COUNT_ENDS,
     COUNT_LEVELS,
+    FIRST_COUNTS,
     LEVELS,
     Gaussians,
     gaussian_score,
@@ -62,6 +66,12 @@ _ROUNDING = 1e-9
 
 _CANCELLED = 1e-3
 """A root smaller than this part of the number it is a difference from has lost digits."""
+
+_BLOCK = 2**15
+"""Probabilities of counts at a time."""
+
+_ROWS = 50
+"""Examples of counts at a time."""
 
 _FARTHEST = 680.0
 """asinh(y/s) from which on a quantile counts as infinite: y is 1e295 times the scale s of y."""
@@ -129,6 +139,19 @@ class Component:
     def quantiles(self, levels: Float[Tensor, " k"]) -> Float[Tensor, "k n"]:
         """Return the smallest y with P_k(Y ≤ y) ≥ level."""
         return predictive_quantiles(self.likelihood, self.marginals, levels)
+
+    def chances(
+        self, index: Int[Tensor, " r"], counts: Float[Tensor, "k r"]
+    ) -> Float[Tensor, "k r"]:
+        """Return the probabilities of counts ≥ 0, for some of the examples."""
+        likelihood = self.likelihood.take(index)
+        q = Marginals(self.marginals.mean[..., index], self.marginals.variance[..., index])
+        possible = counts
+        if has(likelihood, BoundedCounts):
+            possible = torch.minimum(counts, cast(BoundedCounts, likelihood).largest_target())
+        parts = possible.split(max(1, _BLOCK // counts.shape[1]))
+        chances = torch.cat([predictive_log_density(likelihood, y, q).exp() for y in parts])
+        return torch.where(counts == possible, chances, 0.0)
 
     def probability(self, index: Int[Tensor, " r"], y: Row, above: bool) -> Row:
         """Return P(Y ≤ y), or P(Y > y) if `above`, for some of the examples."""
@@ -328,21 +351,61 @@ class PredictiveMixture:
             return (self.average(Component.mean) - target).square()
         if (gaussians := self._gaussians()) is not None:
             return gaussian_score(gaussians, target)
-        rows = torch.arange(len(target), device=target.device)
-
-        def tail(t: Tensor, above: bool) -> Tensor:
-            index = rows.expand(t.shape).reshape(-1)
-            return self._probability(index, t.reshape(-1), above).reshape(t.shape)
-
-        is_count = self.task == "count"
-        levels = target.new_tensor(COUNT_LEVELS if is_count else LEVELS)
-        quantiles = torch.stack([component.quantiles(levels) for component in self.components])
-        if is_count:
-            return summed_score(tail, quantiles, target)
+        if self.task == "count":
+            return self._counted(target)
+        quantiles = self._each_quantiles(LEVELS)
         likelihood: Any = self.components[0].likelihood
         observed = has(likelihood, Censored)
         ends = likelihood.observed_range(target) if observed else (target, target)
-        return integrated_score(tail, quantiles, ends)
+        every = torch.arange(len(target), device=target.device)
+        return integrated_score(partial(self._tail, every), quantiles, ends)
+
+    def _each_quantiles(self, levels: Sequence[float]) -> Float[Tensor, "c k n"]:
+        """Return the quantiles of each component."""
+        level = torch.tensor(levels, dtype=torch.float64, device=self.device)
+        return torch.stack([component.quantiles(level) for component in self.components])
+
+    def _counted(self, y: Row) -> Row:
+        """Sum the score of counts, for examples with similar numbers of counts at a time."""
+        score = torch.empty_like(y)
+        quantiles = self._each_quantiles(COUNT_ENDS)
+        number = quantiles[:, 1].amax(0) - quantiles[:, 0].amin(0)
+        if bool((number >= FIRST_COUNTS).any()):
+            quantiles = self._each_quantiles(COUNT_LEVELS)
+        for rows in number.argsort().split(_ROWS):
+
+            def tail(chosen: Tensor, t: Tensor, above: bool, rows: Tensor = rows) -> Tensor:
+                return self._tail_between(rows[chosen], t, above, quantiles[:, [0, -1]])
+
+            chances = partial(self.probabilities, rows)
+            score[rows] = summed_score(chances, tail, quantiles[..., rows], y[rows])
+        return score
+
+    def _tail(self, rows: Int[Tensor, " r"], t: Tensor, above: bool) -> Tensor:
+        """Return P(Y > t) or P(Y ≤ t) of some examples, for t of shape (..., r)."""
+        index = rows.expand(t.shape).reshape(-1)
+        return self._probability(index, t.reshape(-1), above).reshape(t.shape)
+
+    def _tail_between(
+        self, rows: Int[Tensor, " r"], t: Tensor, above: bool, ends: Float[Tensor, "c 2 n"]
+    ) -> Tensor:
+        """Return `_tail`, where beyond its ends a component has no probability."""
+        index = rows.expand(t.shape)
+        total = torch.zeros_like(t)
+        for component, (low, high) in zip(self.components, ends, strict=True):
+            inside = (t >= low[rows]) & (t < high[rows])
+            value = ((t < low[rows]) == above).to(t)
+            if bool(inside.any()):
+                value[inside] = component.probability(index[inside], t[inside], above)
+            total = total + component.weight * value
+        return total
+
+    def probabilities(
+        self, index: Int[Tensor, " r"], first: Row, number: int
+    ) -> Float[Tensor, "k r"]:
+        """Return the probabilities of as many counts from the first on, for some examples."""
+        counts = first + torch.arange(number).to(first)[:, None]
+        return self.average(lambda component: component.chances(index, counts))
 
     def _gaussians(self) -> list[Gaussians] | None:
         """Return the components as mixtures of Gaussians; None if one is not, or E|y| is infinite.

@@ -6,11 +6,13 @@ they are. So the integral is a sum over the intervals between quantiles of all c
 
 import math
 from collections.abc import Callable, Sequence
+from functools import partial
 from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
 import torch
+from jaxtyping import Int
 from torch import Tensor
 
 from directgp.likelihoods.numeric import sum_counts
@@ -19,6 +21,11 @@ from directgp.shapes import Row
 
 Tail = Callable[[Tensor, bool], Tensor]
 """t of shape (..., n), and whether above → P(Y > t), or else P(Y ≤ t)."""
+
+Index = Int[Tensor, " r"]
+
+RowsTail = Callable[[Index, Tensor, bool], Tensor]
+"""Numbers of examples, t of shape (..., r), and whether above → P(Y > t), or else P(Y ≤ t)."""
 
 TAIL = 1e-9
 """Probability beyond the outermost quantiles: it enters the score squared."""
@@ -30,8 +37,14 @@ _SIDE = (TAIL, _NEAR_TAIL, 1e-4, 3e-3, 0.03, 0.15)
 LEVELS = (*_SIDE, 0.5, *(1 - level for level in reversed(_SIDE)))
 """Levels of the quantiles between which the score is integrated."""
 
+COUNT_ENDS = TAIL, 1 - TAIL
+"""Levels of the first and the last count."""
+
 COUNT_LEVELS = (TAIL, 0.001, 0.05, 0.5, 0.95, 0.999, 1 - TAIL)
-"""Levels of the counts between which it is summed."""
+"""Levels of the counts between which sums have gaps."""
+
+FIRST_COUNTS = 1000
+"""Number of counts from the lowest quantile on whose probabilities are summed."""
 
 _PAIRS = 2**21
 """Pairs of Gaussians at a time."""
@@ -128,16 +141,37 @@ def _beyond(tail: Tail, side: float, centre: Row, near: Row, far: Row) -> Row:
     return torch.where(at_far > 0, value, 0.0)
 
 
-def summed_score(tail: Tail, quantiles: Tensor, y: Row) -> Row:
+def summed_score(
+    chances: Callable[[Row, int], Tensor], tail: RowsTail, quantiles: Tensor, y: Row
+) -> Row:
     """Sum P(Y ≤ k)² over counts below y and P(Y > k)² from y on.
 
-    `quantiles` are those of each component at `COUNT_LEVELS`, of shape (components, levels, n).
+    The first counts are summed by their probabilities, `chances` of the first count and of their
+    number, the others by the tails, with gaps between the `quantiles` of all components at
+    `COUNT_LEVELS`, of shape (components, levels, n). Without others `COUNT_ENDS` are enough.
     """
     ends = torch.cat([quantiles.flatten(0, 1), y[None]]).sort(0).values
-    score = torch.zeros_like(y)
-    for low, high in pairwise(ends):
-        score = score + sum_counts(lambda k: _squares(tail, k, y, y), low, high - 1, _MAX_COUNTS)
+    low, high = quantiles[:, 0].amin(0), quantiles[:, -1].amax(0)
+    number = int((high - low).max().clamp(max=FIRST_COUNTS - 1)) + 1
+    counts = low + torch.arange(number).to(low)[:, None]
+    below = chances(low, number).cumsum(0).clamp(max=1.0)
+    squares = torch.where(counts < y, below, 1 - below).square()
+    score = torch.where(counts <= high, squares, 0.0).sum(0)
+    # The probability beyond the quantiles is nothing: each count between them and y adds 1.
+    score = score + torch.maximum(low - y, y - 1 - high).clamp(min=0.0)
+    ends = ends.clamp(min=low + number, max=high + 1)
+    for first, after in pairwise(ends):
+        for above in (False, True):
+            rows = ((first >= y) == above).logical_and(after > first).nonzero()[:, 0]
+            if len(rows):
+                squared = partial(_squared, tail, rows, above)
+                score[rows] += sum_counts(squared, first[rows], after[rows] - 1, _MAX_COUNTS)
     return score
+
+
+def _squared(tail: RowsTail, rows: Index, above: bool, k: Tensor) -> Tensor:
+    """Return P(Y > k)² or P(Y ≤ k)² of some of the examples."""
+    return tail(rows, k, above).square()
 
 
 def _squares(tail: Tail, t: Tensor, lower: Row, upper: Row) -> Tensor:
