@@ -47,6 +47,9 @@ class Effort:
     portfolio: int
     """Number of candidates to start with."""
 
+    leaders: int
+    """Number of leading candidates whose neighbours are tried."""
+
     rows: int
     """Training examples of a candidate before the last ones are left."""
 
@@ -58,9 +61,9 @@ class Effort:
 
 
 EFFORTS = {
-    "fast": Effort(1e-3, 3, 2000, 200, 5),
-    "default": Effort(2e-4, 5, 5000, 2000, 2),
-    "thorough": Effort(2e-5, 8, 20_000, 4000, 1),
+    "fast": Effort(1e-3, 3, 0, 2000, 200, 5),
+    "default": Effort(2e-4, 5, 2, 5000, 2000, 2),
+    "thorough": Effort(2e-5, 8, 2, 20_000, 4000, 1),
 }
 """Efforts by name: more effort means more candidates and steps."""
 
@@ -260,7 +263,7 @@ class Race:
     def _expand(self) -> bool:
         """Add the neighbours of the leading entrants; return whether there are new ones."""
         added = False
-        for leader in self._leaders(self.weights):
+        for leader in self._leaders(self.weights)[: self.effort.leaders]:
             if leader.candidate in self._expanded:
                 continue
             self._expanded.add(leader.candidate)
