@@ -209,7 +209,7 @@ class TrainableEstimator(BaseEstimator, ABC):
             remedy = "Fit with warm_start=False."
             fit, stacking = self._continued_fit(settings, rows, device, who, remedy, anew=True)
         else:
-            fit, stacking = self._new_fit(settings, rows, device)
+            fit, stacking = self._new_fit(settings, rows, device, started)
         table = fit.table
         examples = self._validation_examples(validation_data, fit)
         fitted = fit.train(examples)
@@ -325,9 +325,9 @@ class TrainableEstimator(BaseEstimator, ABC):
         )
 
     def _new_fit(
-        self, settings: FitSettings, rows: CheckedRows, device: torch.device
+        self, settings: FitSettings, rows: CheckedRows, device: torch.device, since: float
     ) -> tuple[Fit, Stacking]:
-        """Return the scaled rows and the starting models, and the stack."""
+        """Return the scaled rows and the starting models, and the stack, of a fit begun then."""
         regression = settings.task == "regression"
         scalings = Scalings.from_data(
             rows.X,
@@ -357,7 +357,9 @@ class TrainableEstimator(BaseEstimator, ABC):
         num_inducing = settings.inducing_number(len(table.X))
         recipe = settings.recipe(num_rows=len(table.X), num_inducing=num_inducing)
         models = Models(settings, recipe, table, seed, stacking.columns, stacking.extended)
-        fit = Fit(settings=settings, recipe=recipe, table=table, models=models, seed=seed)
+        fit = Fit(
+            settings=settings, recipe=recipe, table=table, models=models, seed=seed, since=since
+        )
         return fit, stacking
 
     def _continued_fit(

@@ -123,6 +123,9 @@ class Fit:
     seed: int
     """Seed of splits and runs."""
 
+    since: float
+    """`time.perf_counter` at the start of the fit, from which a race counts its time."""
+
     @property
     def likelihood(self) -> Likelihood:
         """A likelihood with the row values of the table."""
@@ -144,13 +147,13 @@ class Fit:
         choices = self.models.choices(["joint"], [1.0])
         for name, likelihood in self.models.likelihoods.items():
             model = self.models.model(replace(choices.first(), likelihood=name))
-            check_data("fit", self.models.data(choices.stacked[0]), *model[:2])
+            check_data("fit", self.models.data(choices.stacked[0]), *model)
             check_own(likelihood, self.table.y)
 
     def _train_one(self, choices: Choices) -> Fitted:
         """Train the only candidate."""
         candidate = choices.first()
-        posterior, likelihood, _ = self.models.model(candidate)
+        posterior, likelihood = self.models.model(candidate)
         data = self.models.data(candidate.stacked)
         result = train(
             posterior,
@@ -173,7 +176,7 @@ class Fit:
         """Update q(u) alone, with hyperparameters at their starting values."""
         # The most likely mean of one class is infinite, and later rows could not correct it.
         beta = 1.0 if self.settings.beta == "auto" else self.settings.beta
-        posterior, likelihood, _ = self.models.model(candidate)
+        posterior, likelihood = self.models.model(candidate)
         data = self.models.data(candidate.stacked)
         arguments = arguments_of(self.recipe, data, beta, self.seed)
         result = update(posterior, likelihood, data.X, data.y, **arguments)
@@ -196,7 +199,9 @@ class Fit:
             # The same rows for both.
             generator.set_state(state)
             some[stacked] = [_some(part, effort.rows, generator) for part in parts]
-        trainers = Trainers(self.recipe, self.models, some, generator, self.settings.jobs)
+        trainers = Trainers(
+            self.recipe, self.models, some, generator, self.settings.jobs, self.since
+        )
         race = Race(trainers, choices, effort, self.settings.combine)
         try:
             race.run()
@@ -221,7 +226,7 @@ class Fit:
             how = validation
             if isinstance(how, Given):
                 how = replace(how, X=self.models.inputs(how.X, stacked))
-            found[stacked] = split(how, self.models.data(stacked), *model[:2], generator)
+            found[stacked] = split(how, self.models.data(stacked), *model, generator)
         return found
 
     def _fitted(

@@ -110,7 +110,7 @@ class SparseGPRegressor(RegressorMixin, SparseGPEstimator):
         Start the next `fit` from the trained model, with its scaling.
     effort : {"fast", "default", "thorough"}, default="default"
         How much the race spends: the fall of the validation loss for which a candidate is trained
-        further, the number of candidates at the start, and the largest numbers of rows and
+        further, the numbers of candidates, and the largest numbers of rows and
         inducing inputs of a candidate.
     time_budget : float, default=None
         Seconds after which the race ends with what it has; a warning says what was not tried.

@@ -27,6 +27,7 @@ from directgp.persistence import (
     refuse_estimators,
     save_model,
 )
+from directgp.predictive.mixture import are_weights
 from directgp.training.result import (
     BetaPath,
     Count,
@@ -45,10 +46,6 @@ _PROBED = 16
 
 _LABELS = np.array([[0.0], [1.0], [3.0]])
 """Targets that are not scaled."""
-
-
-_ROUNDING = 1e-9
-"""Largest difference of the sum of weights from 1."""
 
 Mode = Literal["joint", "fixed", "elbo", "held"]
 """Mode of training."""
@@ -381,7 +378,7 @@ def _members_of(state: ModelState, record: _FitRecord, d: int) -> tuple[list[Mem
     if len(record.members) != 1 + len(state.members):
         raise ValueError("it has a weight for each of its models, and others")
     weights = [member.weight for member in record.members]
-    if abs(math.fsum(weights) - 1) > _ROUNDING or max(weights) > weights[0]:
+    if not are_weights(weights) or max(weights) > weights[0]:
         raise ValueError("its weights do not sum to 1, or the first is not the largest")
     _check_stack_of(state, record.members, d)
     first = MemberState(state.posterior, state.likelihood)

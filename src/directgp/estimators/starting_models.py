@@ -362,8 +362,12 @@ class Models:
         if isinstance(self._settings.kernel, Kernel):
             return (False,)
         many = rows >= _ROWS_FOR_ARD * d
-        both = self._settings.ard == "auto" and d > 1
-        return (many, not many) if both else (self._settings.ard is True,)
+        if self._settings.ard != "auto":
+            return (self._settings.ard,)
+        if d > 1:
+            return many, not many
+        # One feature and the columns of a stack do not share a lengthscale.
+        return (many and True in self._data,)
 
 
 def _kernels(kernel: str) -> tuple[str, ...]:

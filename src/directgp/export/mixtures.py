@@ -32,11 +32,8 @@ from directgp.export.tables import (
 from directgp.likelihoods.base import Likelihood
 from directgp.numerics.special import log_ndtr
 from directgp.predictive import predictive_quantiles
-from directgp.predictive.mixture import Component
+from directgp.predictive.mixture import ONE_DEVIATION, Component
 from directgp.shapes import Marginals
-
-_ONE_DEVIATION = (0.15865525393145707, 0.8413447460685429)
-"""Φ(−1) and Φ(1)."""
 
 _STEPS = 97
 """Steps of a ladder."""
@@ -133,7 +130,7 @@ def _numbers(members: Sequence[MemberProgram]) -> Outputs:
     components = [member.component() for member in members]
     has_mean = not any(bool(component.mean().isnan().any()) for component in components)
     has_variance = all(component.has_variance for component in components)
-    levels = [*wanted, *(() if has_mean else (0.5,)), *(() if has_variance else _ONE_DEVIATION)]
+    levels = [*wanted, *(() if has_mean else (0.5,)), *(() if has_variance else ONE_DEVIATION)]
     parts = [member.outputs(levels) for member in members]
     outputs: Outputs = {}
     quantiles = _quantiles(members, parts, levels) if levels else None
@@ -396,7 +393,7 @@ def _additive(family: TargetFamily, q: Latent, quantiles: Evaluate) -> tuple[Coo
     narrow = np.array([1e-3 * q.largest_deviation])
 
     def above(likelihood: Likelihood, q: Marginals) -> Sequence[Tensor]:
-        return list(predictive_quantiles(likelihood, q, _ONE_DEVIATION[1:]))
+        return list(predictive_quantiles(likelihood, q, ONE_DEVIATION[1:]))
 
     # About a standard deviation of the noise.
     scale = float(family.evaluate(above, 0.0 * narrow, narrow**2)[0, 0])

@@ -13,7 +13,6 @@ from directgp.export.latents import forward
 from directgp.export.program import Value, concatenate
 from directgp.stack import Stack, Trees
 from directgp.stack.scales import Scale
-from directgp.stack.trees import Nodes
 
 
 def stack_columns(x: Value, stack: Stack, scaling: ColumnScaling) -> Value:
@@ -67,7 +66,7 @@ def _raw(x: Value, ensembles: Sequence[Trees]) -> Value:
         )
 
     first = shifted("first")
-    depths = np.concatenate([_depths(table) for table in tables])
+    depths = np.concatenate([table.depths for table in tables])
     baseline = np.concatenate([trees.baseline for trees in ensembles])
     total = 0.0 * x.column(0) + baseline[None]
     if not len(first):
@@ -110,16 +109,3 @@ def _shares(ensembles: Sequence[Trees]) -> Float64[np.ndarray, "trees k"]:
     column = np.concatenate(columns)
     shares: Float64[np.ndarray, "trees k"] = np.equal.outer(column, np.arange(start)).astype(float)
     return shares
-
-
-def _depths(nodes: Nodes) -> Int64[np.ndarray, " trees"]:
-    """Return the largest number of splits from the root of each tree to a leaf."""
-    number = len(nodes.value)
-    depth = np.zeros(number, np.int64)
-    level = nodes.first
-    while len(level):
-        level = level[nodes.left[level] != level]
-        children = np.concatenate([nodes.left[level], nodes.right[level]])
-        depth[children] = np.tile(depth[level], 2) + 1
-        level = children
-    return np.maximum.reduceat(depth, nodes.first) if len(nodes.first) else depth

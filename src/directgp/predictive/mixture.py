@@ -58,7 +58,7 @@ from directgp.predictive.moments import (
 from directgp.predictive.scale_mixture import gaussians_of
 from directgp.shapes import Marginals, Row, Values
 
-_ONE_DEVIATION = (0.15865525393145707, 0.8413447460685429)
+ONE_DEVIATION = (0.15865525393145707, 0.8413447460685429)
 """Φ(−1) and Φ(1)."""
 
 _ROUNDING = 1e-9
@@ -75,6 +75,11 @@ _ROWS = 50
 
 _FARTHEST = 680.0
 """asinh(y/s) from which on a quantile counts as infinite: y is 1e295 times the scale s of y."""
+
+
+def are_weights(weights: Sequence[float]) -> bool:
+    """Return whether numbers are positive with the sum 1, up to rounding."""
+    return min(weights, default=-1.0) > 0 and abs(math.fsum(weights) - 1) <= _ROUNDING
 
 
 def in_support(likelihood: Likelihood, y: Values) -> Bool[Tensor, "..."]:
@@ -186,8 +191,12 @@ class PredictiveMixture:
 
     def __post_init__(self) -> None:
         weights = [component.weight for component in self.components]
-        valid = min(weights, default=-1.0) > 0 and abs(math.fsum(weights) - 1) <= _ROUNDING
-        require(valid, "weights of PredictiveMixture", "positive, with the sum 1", weights)
+        require(
+            are_weights(weights),
+            "weights of PredictiveMixture",
+            "positive, with the sum 1",
+            weights,
+        )
         dtypes = {component.marginals.mean.dtype for component in self.components}
         require(dtypes == {torch.float64}, "marginals of PredictiveMixture", "float64", dtypes)
 
@@ -245,7 +254,7 @@ class PredictiveMixture:
         width of the central 68 % interval of the mixture.
         """
         if not all(component.has_variance for component in self.components):
-            ends = self.quantiles(_ONE_DEVIATION)
+            ends = self.quantiles(ONE_DEVIATION)
             return 0.5 * ends.diff(dim=0)[0]
         if self.single is not None:
             return predictive_variance(self.single.likelihood, self.single.marginals).sqrt()

@@ -183,6 +183,9 @@ class Trainers:
     n_jobs: int = 1
     """Number of runs at once."""
 
+    since: float = field(default_factory=time.perf_counter)
+    """`time.perf_counter` at the start of the fit, from which a time budget counts."""
+
     failures: list[Failure] = field(default_factory=list, init=False)
     """Runs that raised an error."""
 
@@ -193,7 +196,7 @@ class Trainers:
     """The last result, where the race was ended before the first comparison."""
 
     def __post_init__(self) -> None:
-        self.since, self._part = time.perf_counter(), 0
+        self._part = 0
         self._bases: dict[tuple[bool, bool, str], Entrant | None] = {}
         self._interrupted, lock = Event(), Lock()
         if self.n_jobs != 1:

@@ -104,8 +104,8 @@ class Nodes(NamedTuple):
     first: Int64[np.ndarray, " trees"]
     """Number of the root of each tree."""
 
-    depth: int
-    """Largest number of splits from a root to a leaf."""
+    depths: Int64[np.ndarray, " trees"]
+    """Largest number of splits from the root of each tree to a leaf."""
 
 
 @final
@@ -383,9 +383,10 @@ class Trees:
         right = np.arange(number)
         left[splits] += 1
         right[splits] = layout.right
+        first = np.searchsorted(layout.tree, np.arange(len(self.output)))
         depths = np.zeros(number, np.int64)
         # Children follow their parent, so one level of all trees is set in each step.
-        level = np.flatnonzero(splits & np.append(True, np.diff(layout.tree) > 0)[:number])
+        level = first[splits[first]]
         while len(level):
             children = np.concatenate([left[level], right[level]])
             depths[children] = np.tile(depths[level], 2) + 1
@@ -403,8 +404,8 @@ class Trees:
             left=left,
             right=right,
             value=spread(self.value, self.is_leaf, 0.0),
-            first=np.searchsorted(layout.tree, np.arange(len(self.output))),
-            depth=int(depths.max(initial=0)),
+            first=first,
+            depths=np.maximum.reduceat(depths, first) if number else depths,
         )
 
 

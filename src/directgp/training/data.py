@@ -55,9 +55,6 @@ class Model(NamedTuple):
     likelihood: Likelihood
     """p(y | f), with its parameters."""
 
-    name: str = ""
-    """Kernel and likelihood in words, where a search compares several models."""
-
     @classmethod
     def of(cls, result: TrainingResult) -> "Model":
         """Return the model that a run has trained."""

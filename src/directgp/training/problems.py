@@ -148,7 +148,7 @@ class ModelProblem(TrainingProblem):
         y = data.y if data.weights is None else data.y[data.weights > 0]
         bounds = floors(model.posterior, model.likelihood, y)
         super().__init__(parameters, bounds, randomness, batches or Batches(data), group)
-        self.posterior, self.likelihood, _ = model
+        self.posterior, self.likelihood = model
         self.data = data
         self.objective = objective
         self._before = before

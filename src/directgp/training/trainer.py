@@ -148,7 +148,7 @@ class Trainer:
 
         From q(u) = p(u), training of some likelihoods ends in an optimum where everything is noise.
         """
-        posterior, likelihood, _ = model
+        posterior, likelihood = model
         data = self.data
         in_memory = self._rows is None and self._group is None
         if not (in_memory and has(likelihood, RoughStart)) or bool(posterior.u_mean.any()):
@@ -169,7 +169,7 @@ class Trainer:
     def value(self, recipe: Recipe, model: Model, beta: float) -> float:
         """Return the objective of all examples, as a mean."""
         data = self.data
-        posterior, likelihood, _ = model
+        posterior, likelihood = model
         objective = Objective(recipe.point_loss(), len(data), beta)
         with torch.no_grad():
             marginals = posterior.predict(data.X)
@@ -182,7 +182,7 @@ class Trainer:
     ) -> TrainingResult:
         """Return the result of stages that were run."""
         seconds = time.perf_counter() - self._since
-        return TrainingResult(*model[:2], recipe.name, beta, mode, stages, seconds)
+        return TrainingResult(*model, recipe.name, beta, mode, stages, seconds)
 
     def _run(self, name: str, recipe: Recipe, problem: ModelProblem, held: bool) -> StageResult:
         optimizer = self.optimizer(recipe, problem.posterior)

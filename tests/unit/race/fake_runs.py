@@ -255,7 +255,7 @@ def entrant(
 ) -> Entrant:
     """A candidate with these losses and an untrained model."""
     candidate = candidate or choices().first()
-    posterior, likelihood, _ = SmallModels(Data(*table(20))).model(candidate)
+    posterior, likelihood = SmallModels(Data(*table(20))).model(candidate)
     result = TrainingResult(posterior, likelihood, "log_loss", 1.0, "joint", (), 0.0)
     losses = torch.as_tensor(loss).double().expand(HELD if isinstance(loss, float) else -1)
     return Entrant(candidate, (result,), losses, **fields)

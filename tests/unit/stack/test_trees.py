@@ -95,7 +95,7 @@ def test_a_walk_over_the_nodes_ends_at_the_same_leaves(
     new = inputs(50, X.shape[1], missing=0.1, seed=1)
     nodes = trees.nodes()
     place = np.tile(nodes.first, (len(new), 1))
-    for _ in range(nodes.depth):
+    for _ in range(nodes.depths.max()):
         x = np.take_along_axis(new, nodes.feature[place], axis=1)
         left = np.where(np.isnan(x), nodes.missing_left[place], x <= nodes.threshold[place])
         place = np.where(left, nodes.left[place], nodes.right[place])
@@ -117,7 +117,7 @@ def test_infinity_as_a_threshold_divides_numbers_from_gaps() -> None:
 def test_a_constant_has_no_trees() -> None:
     trees = Trees.constant(np.array([0.5, -1.0]), num_features=2)
     assert trees.raw(inputs(3, 2)).tolist() == [[0.5, -1.0]] * 3
-    assert trees.nodes().depth == 0
+    assert trees.nodes().depths.tolist() == []
 
 
 def test_arrays_give_the_same_bits() -> None:

@@ -71,7 +71,7 @@ def test_it_reaches_the_same_optimum() -> None:
         parameter.requires_grad_(name in ("u_mean", "u_chol"))
     runs = [
         directgp.train(
-            *(*model[:2], X, Y),
+            *(*model, X, Y),
             objective="elbo",
             start="scratch",
             optimizer="adam",
@@ -100,7 +100,7 @@ def test_several_latents(shared: bool) -> None:
     ]
     torch.testing.assert_close(*(problem.value_and_gradient(0)[0] for problem in problems))
     trained = directgp.train(
-        *(*model[:2], X, X[:, 0]),
+        *(*model, X, X[:, 0]),
         start="scratch",
         optimizer="adam",
         max_steps=5,
@@ -112,9 +112,9 @@ def test_several_latents(shared: bool) -> None:
 def test_it_is_for_joint_training_by_adam() -> None:
     model = start()
     with pytest.raises(InvalidInputError, match="optimizer must be 'adam' with whitened=False"):
-        directgp.train(*model[:2], X, Y, whitened=False)
+        directgp.train(*model, X, Y, whitened=False)
     with pytest.raises(InvalidInputError, match="'joint' with whitened=False"):
-        directgp.train(*model[:2], X, Y, hyperparameters="fixed", optimizer="adam", whitened=False)
+        directgp.train(*model, X, Y, hyperparameters="fixed", optimizer="adam", whitened=False)
     for objective in ("vfe", "fitc", "square_loss"):
         with pytest.raises(InvalidInputError, match="objective must be one whose q"):
             directgp.train(
