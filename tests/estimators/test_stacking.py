@@ -53,6 +53,14 @@ def test_a_stack_knows_steps_that_the_kernel_does_not() -> None:
     assert with_trees < without - 0.3
 
 
+def test_one_feature_and_the_column_of_a_stack_have_lengthscales_of_their_own() -> None:
+    random = np.random.default_rng(5)
+    X = random.uniform(-1, 1, (100, 1))
+    y = np.sign(X[:, 0]) + 0.1 * random.normal(size=100)
+    model = regressor(objective="elbo", ard="auto", max_iter=1).fit(X, y)
+    assert model.posterior_.prior.kernel.lengthscale.shape == (1, 2)
+
+
 @pytest.mark.parametrize("unit", [1.0, 1e-20])
 def test_units_of_positive_targets_do_not_matter(unit: float) -> None:
     random = np.random.default_rng(4)

@@ -267,6 +267,20 @@ def test_numpy_and_torch_agree(
     assert_same(by_numpy, by_torch, tolerance=1e-12 if dtype == torch.float64 else 1e-5)
 
 
+@pytest.mark.parametrize("number", [1, 2])
+def test_few_entries_are_computed_in_one_thread(
+    number: int, monkeypatch: pytest.MonkeyPatch, two_threads: None
+) -> None:
+    """Threads of torch and those of BLAS wait for each other."""
+    posterior, X = model("rbf", True), points()
+    posterior = posterior if number == 1 else posterior.with_latents(number)
+    for most, threads in ((N * posterior.num_inducing, 1), (0, 2)):
+        monkeypatch.setattr(blocks, "_ONE_THREAD", most)
+        with posterior.fused(N, X).threads():
+            assert torch.get_num_threads() == threads
+    assert torch.get_num_threads() == 2
+
+
 @each_library
 @each_kernel
 @each_ard

@@ -409,6 +409,20 @@ def test_the_validation_loss_is_that_of_the_objective() -> None:
     assert not torch.equal(base.losses, part.judged(base.results[0], LogLoss()).losses)
 
 
+def test_seconds_count_from_the_start_of_the_fit() -> None:
+    """A fit has trained the trees of its stack before."""
+    seen: list[float] = []
+
+    class Watch(Monitor):
+        def __call__(self, progress: Progress) -> None:
+            seen.append(progress.seconds)
+
+    trainers = trainers_of(data=rows(), monitors=[Watch()])
+    trainers.since -= 1000.0
+    assert trainers.base(FIRST, "gaussian") is not None
+    assert min(seen) >= 1000
+
+
 # From several threads
 
 

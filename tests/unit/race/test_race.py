@@ -93,6 +93,20 @@ def test_more_effort_takes_more_steps_by_the_same_rule() -> None:
     assert next_steps(slower, 1.0, default) == 0 < next_steps(slower, 1.0, thorough)
 
 
+def test_neighbours_are_those_of_as_many_leaders_as_the_effort_says(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    tried = {}
+    for leaders in (0, 1, 2):
+        effort = replace(EFFORT, leaders=leaders)
+        race = raced(FakeRuns(lively), monkeypatch, settings=OPEN, effort=effort)
+        tried[leaders] = len(race.decisions)
+        if leaders == 0:
+            starting = {each.label for each in OPEN.portfolio(effort.portfolio)}
+            assert {each.candidate.label for each in race.entrants} <= starting
+    assert tried[0] < tried[1] < tried[2]
+
+
 def test_a_gap_is_closed_within_twice_the_steps() -> None:
     falling = entrant(steps=50, rate=0.02 + EFFORT.tolerance)
     assert overtakes(falling, 1.99, EFFORT) and not overtakes(falling, 2.01, EFFORT)
@@ -448,7 +462,8 @@ def ended_after(
     fake = FakeRuns(lively)
     settings = replace(OPEN, most_inducing=8)
     how = {"settings": settings, "monitors": [StopAt(runs, status)], **how}
-    return raced(fake, patch, effort=EFFORTS["fast"], **how), fake
+    short = replace(EFFORTS["fast"], leaders=2)
+    return raced(fake, patch, effort=short, **how), fake
 
 
 def test_a_race_that_is_ended_anywhere_has_a_result(monkeypatch: pytest.MonkeyPatch) -> None:
