@@ -29,9 +29,6 @@ from directgp.predictive.mixture import PredictiveMixture
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-_BLOCK = 2**15
-"""Probabilities in one block of `predict_pmf`."""
-
 
 @final
 class SparseGPCountRegressor(RegressorMixin, SparseGPEstimator):
@@ -196,8 +193,9 @@ n_iter_, findings_, feature_importances_, n_features_in_, feature_names_in_
         constants = row_values(who, exposure=exposure, trials=trials)
 
         def pmf(mixture: PredictiveMixture, _: slice) -> list[Tensor]:
-            rows = torch.arange(len(mixture.components[0].rows), device=mixture.device)
-            return [*mixture.probabilities(rows, rows.double() * 0, max_count + 1)]
+            first = torch.zeros_like(mixture.components[0].rows)
+            index = torch.arange(len(first), device=mixture.device)
+            return [*mixture.probabilities(index, first, max_count + 1)]
 
         return np.stack(self._over_blocks(X, "predict_pmf", pmf, constants), axis=1)
 
