@@ -366,8 +366,7 @@ class PredictiveMixture:
         likelihood: Any = self.components[0].likelihood
         observed = has(likelihood, Censored)
         ends = likelihood.observed_range(target) if observed else (target, target)
-        every = torch.arange(len(target), device=target.device)
-        return integrated_score(partial(self._tail, every), quantiles, ends)
+        return integrated_score(self._tail, quantiles, ends)
 
     def _each_quantiles(self, levels: Sequence[float]) -> Float[Tensor, "c k n"]:
         """Return the quantiles of each component."""

@@ -19,12 +19,9 @@ from directgp.likelihoods.numeric import sum_counts
 from directgp.numerics.roots import TINY
 from directgp.shapes import Row
 
-Tail = Callable[[Tensor, bool], Tensor]
-"""t of shape (..., n), and whether above → P(Y > t), or else P(Y ≤ t)."""
-
 Index = Int[Tensor, " r"]
 
-RowsTail = Callable[[Index, Tensor, bool], Tensor]
+Tail = Callable[[Index, Tensor, bool], Tensor]
 """Numbers of examples, t of shape (..., r), and whether above → P(Y > t), or else P(Y ≤ t)."""
 
 TAIL = 1e-9
@@ -115,9 +112,13 @@ def integrated_score(tail: Tail, quantiles: Tensor, observed: tuple[Row, Row]) -
     )
     score = torch.zeros_like(lower)
     for low, high in pairwise(ends):
-        half = 0.5 * (high - low)
-        squares = _squares(tail, low + (x + 1) * half, lower, upper)
-        score = score + (weight * squares).sum(0) * half
+        for above, inside in ((False, high <= lower), (True, low >= upper)):
+            # Not high > low: the score of a quantile that is NaN is NaN.
+            rows = inside.logical_and(~(high <= low)).nonzero()[:, 0]
+            if len(rows):
+                half = 0.5 * (high - low)[rows]
+                squares = _squared(tail, rows, above, low[rows] + (x + 1) * half)
+                score[rows] += (weight * squares).sum(0) * half
     centre = every.median(0).values
     for side, near, level in ((-1.0, 1, 0), (1.0, -2, -1)):
         outer = (side * quantiles[:, level]).amax(0)
@@ -132,7 +133,8 @@ def _beyond(tail: Tail, side: float, centre: Row, near: Row, far: Row) -> Row:
     ∫ from d on is d·P²/(2a − 1), infinite for a ≤ ½.
     """
     above = side > 0
-    at_near, at_far = (tail(side * t, above) for t in (near, far))
+    every = torch.arange(len(near), device=near.device)
+    at_near, at_far = (tail(every, side * t, above) for t in (near, far))
     distance = (far - centre).clamp(min=TINY)
     steps = torch.log(distance / (near - centre).clamp(min=TINY)).clamp(min=TINY)
     power = torch.log(at_near / at_far.clamp(min=TINY)) / steps
@@ -142,7 +144,7 @@ def _beyond(tail: Tail, side: float, centre: Row, near: Row, far: Row) -> Row:
 
 
 def summed_score(
-    chances: Callable[[Row, int], Tensor], tail: RowsTail, quantiles: Tensor, y: Row
+    chances: Callable[[Row, int], Tensor], tail: Tail, quantiles: Tensor, y: Row
 ) -> Row:
     """Sum P(Y ≤ k)² over counts below y and P(Y > k)² from y on.
 
@@ -169,12 +171,6 @@ def summed_score(
     return score
 
 
-def _squared(tail: RowsTail, rows: Index, above: bool, k: Tensor) -> Tensor:
+def _squared(tail: Tail, rows: Index, above: bool, k: Tensor) -> Tensor:
     """Return P(Y > k)² or P(Y ≤ k)² of some of the examples."""
     return tail(rows, k, above).square()
-
-
-def _squares(tail: Tail, t: Tensor, lower: Row, upper: Row) -> Tensor:
-    """Return P(Y ≤ t)² where t < lower, P(Y > t)² where t ≥ upper, and 0 between."""
-    root = torch.where(t < lower, tail(t, False), torch.where(t < upper, 0.0, tail(t, True)))
-    return root.square()

@@ -37,6 +37,7 @@ from directgp.predictive import (
 )
 from directgp.predictive.api import label_log_probabilities, point_prediction
 from directgp.predictive.mixture import Component, PredictiveMixture
+from directgp.predictive.mixture_crps import LEVELS, integrated_score
 from directgp.shapes import Marginals
 from tests.unit.predictive.families import FAMILIES, LABELS, marginals, marked, row
 
@@ -462,6 +463,21 @@ def test_crps_of_mixed_families(parts: Any, breaks: list[float]) -> None:
     found = mixture(*parts)
     for y in (0.3, 2.0, 99.0):
         assert found.crps(row(y)).item() == pytest.approx(integral(found, y, breaks), rel=1e-4)
+
+
+def test_crps_of_quantiles_that_are_nan_is_nan() -> None:
+    quantiles = (
+        torch.linspace(-5, 5, len(LEVELS)).double().repeat(2, 1)[..., None].expand(-1, -1, 3)
+    )
+    quantiles = quantiles.clone()
+    quantiles[1, :, 1] = math.nan
+
+    def tail(rows: torch.Tensor, t: torch.Tensor, above: bool) -> torch.Tensor:
+        return torch.special.ndtr(-t if above else t)
+
+    y = row(0.5, 0.5, -9.0)
+    found = integrated_score(tail, quantiles, (y, y))
+    assert found.isnan().tolist() == [False, True, False]
 
 
 @pytest.mark.parametrize("parts", COUNT_PARTS)
