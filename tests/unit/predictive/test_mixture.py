@@ -466,14 +466,13 @@ def test_crps_of_mixed_families(parts: Any, breaks: list[float]) -> None:
 
 
 def test_crps_of_quantiles_that_are_nan_is_nan() -> None:
-    quantiles = (
-        torch.linspace(-5, 5, len(LEVELS)).double().repeat(2, 1)[..., None].expand(-1, -1, 3)
-    )
-    quantiles = quantiles.clone()
+    levels = torch.linspace(-5, 5, len(LEVELS)).double()
+    quantiles = levels[None, :, None].repeat(2, 1, 3)
     quantiles[1, :, 1] = math.nan
 
     def tail(rows: torch.Tensor, t: torch.Tensor, above: bool) -> torch.Tensor:
-        return torch.special.ndtr(-t if above else t)
+        chance: torch.Tensor = torch.special.ndtr(-t if above else t)
+        return chance
 
     y = row(0.5, 0.5, -9.0)
     found = integrated_score(tail, quantiles, (y, y))
