@@ -4,7 +4,7 @@ import math
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from itertools import pairwise
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, final
 
 import numpy as np
 import torch
@@ -65,7 +65,8 @@ class Block:
         m, width = A.shape[-2:]
         self.rows = rows
         self.A = A
-        self.T, self.spare, self.scaled = (sums.scratch(k, m + (k == 2), width) for k in range(3))
+        self.T = sums.scratch.view(0, m, width)
+        self.scaled = sums.scratch.view(2, m + 1, width)
         self.scaled_A = self.scaled[..., :m, :]
         self.scaled_mean = self.scaled[..., m, :]
         self.lower = lower_product_views(sums.both, self.scaled, A)
@@ -73,28 +74,39 @@ class Block:
         self.mean_row = self.mean[..., None, :]
 
 
+@final
+class Scratch:
+    """Buffers that blocks share, by number."""
+
+    def __init__(self, new: Callable[..., Array]) -> None:
+        self._new = new
+        self._buffers: dict[int, Array] = {}
+
+    def view(self, key: int, m: int, width: int) -> Array:
+        """Return a view of a buffer, which is made larger if needed."""
+        buffer = self._buffers.get(key)
+        if buffer is None or buffer.shape[-1] * buffer.shape[-2] < m * width:
+            buffer = self._new(m, width)
+            self._buffers[key] = buffer
+        shape = *buffer.shape[:-2], m, width
+        return buffer.reshape(-1)[: math.prod(shape)].reshape(shape)
+
+
+@final
 class Sums:
-    """Buffers of size M × M for sums over rows, and scratch buffers that blocks share."""
+    """Buffers of size M × M for sums over rows, and scratch buffers."""
 
     def __init__(self, m: int, new: Callable[..., Array]) -> None:
-        self.new = new
         self.both = new(m + 1, m)
         """(2H; dmᵀ)."""
         self.H = self.both[..., :m, :]
         self.dm = self.both[..., m, :]
-        self.HS, self.lower, self.strict = (new(m, m) for _ in range(3))
+        self.HS = new(m, m)
+        # The masks need no batch axes.
+        self.lower, self.strict = (mask[(0,) * (mask.ndim - 2)] for mask in (new(m, m), new(m, m)))
         for mask, k in ((self.lower, 1), (self.strict, 0)):
             tensor_of(mask).tril_(k - 1)
-        self._scratch: dict[int, Array] = {}
-
-    def scratch(self, key: int, m: int, width: int) -> Array:
-        """Return a view of a buffer, which is made larger if needed."""
-        buffer = self._scratch.get(key)
-        if buffer is None or buffer.shape[-1] * buffer.shape[-2] < m * width:
-            buffer = self.new(m, width)
-            self._scratch[key] = buffer
-        shape = *buffer.shape[:-2], m, width
-        return buffer.reshape(-1)[: math.prod(shape)].reshape(shape)
+        self.scratch = Scratch(new)
 
 
 class Projection:

@@ -171,13 +171,22 @@ class SparsePosterior(nn.Module):
         sample = inputs[:: -(-len(inputs) // _CENTRE_ROWS)]
         centre = sample.median(0, keepdim=True).values
         spread = (sample - centre).abs().median(0, keepdim=True).values
-        if self.prior.natural().lengthscale.shape[-1] == 1:
+        natural = self.prior.natural()
+        if natural.lengthscale.shape[-1] == 1:
             spread = spread.amax().expand(spread.shape)
         unit = torch.where((spread > 0) & spread.isfinite(), spread, 1.0)
         size = rows * self.Z.shape[-2]
         batch = tuple(self.u_mean.shape[:-1])
-        constant = X is not None
-        return StationaryMarginals(self.nugget, centre, unit, size, batch, constant_inputs=constant)
+        unbatched = self.Z.dim() == natural.lengthscale.dim() == 2 and natural.scale.dim() == 0
+        return StationaryMarginals(
+            self.nugget,
+            centre,
+            unit,
+            size,
+            batch,
+            shared=len(batch) > 0 and unbatched,
+            constant_inputs=X is not None,
+        )
 
     @property
     def num_inducing(self) -> int:

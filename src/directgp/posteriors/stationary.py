@@ -24,7 +24,7 @@ from directgp.numerics.arrays import (
     without_warnings,
 )
 from directgp.numerics.linalg import SideStream, Square, Vector
-from directgp.posteriors.blocks import Block, Projection, Sums
+from directgp.posteriors.blocks import Block, Projection, Scratch, Sums
 from directgp.shapes import BatchedRow, Inputs
 
 # f is s times a process of unit variance: all matrices are those of that process. With inputs in
@@ -43,6 +43,7 @@ from directgp.shapes import BatchedRow, Inputs
 # dK_uu = ½ L⁻ᵀ sym(2H − S (2H S)ᵀ − m dmᵀ) L⁻¹    sym: the lower triangle, mirrored
 #
 # because tril(Lᵀ tril(W)) = tril(Lᵀ W): what the factorisation passes on needs no solve with dL.
+# Several q(u) may share a kernel and its A. Then dK_uf and dK_uu are sums over the q(u).
 # A gradient g_r in the residual alone adds 2H(g_r) = 2 A diag g_r Aᵀ to the sum in dK_uu, and
 # −2 L⁻ᵀ A diag g_r to dK_uf. With E = −2κ′(D²) and W = dK ∘ E the rest has size M × d:
 #
@@ -123,7 +124,15 @@ class _Inducing:
     `left` is (a w, −½‖a‖², −½w²), with ‖X‖² for X∘X if all features share one w.
     """
 
-    def __init__(self, m: int, d: int, k: int, new: Callable[..., Array], narrow: bool) -> None:
+    def __init__(
+        self,
+        m: int,
+        d: int,
+        k: int,
+        new: Callable[..., Array],
+        new_of_q: Callable[..., Array],
+        narrow: bool,
+    ) -> None:
         self.left = new(m, d + 1 + k)
         self.aw = self.left[..., :d]
         self.half = self.left[..., d]
@@ -140,9 +149,9 @@ class _Inducing:
         self.r_diagonal = diagonal_of(self.r)
         self.summed = new(m, d + 1 + k)
         """W (X, 1, X∘X)."""
-        self.D = new(m, m + 1)
+        self.D = new_of_q(m, m + 1)
         """(S Sᵀ − I, m)."""
-        self.LD = new(m, m + 1)
+        self.LD = new_of_q(m, m + 1)
         """L⁻ᵀ D."""
         self.D_square = self.D[..., :m]
         self.D_mean = self.D[..., m]
@@ -154,11 +163,19 @@ class _KernelBlock(Block):
     """A block with K_uf; `features` is (X, 1, X∘X) or (X, 1, ‖X‖²), shared by all models."""
 
     def __init__(
-        self, rows: slice, sums: Sums, results: list[Array], m: int, features: Array
+        self,
+        rows: slice,
+        m: int,
+        sums: Sums,
+        results: list[Array],
+        new: Callable[..., Array],
+        scratch: Scratch,
+        features: Array,
     ) -> None:
         width = rows.stop - rows.start
-        super().__init__(rows, sums, sums.new(m, width), results)
-        self.E = sums.new(m, width)
+        super().__init__(rows, sums, new(m, width), results)
+        self.r, self.spare = (scratch.view(key, m, width) for key in range(2))
+        self.E = new(m, width)
         self.features = features[rows]
         self.right = self.features.swapaxes(-1, -2)
 
@@ -171,7 +188,8 @@ class StationaryMarginals(Projection):
     `set_prior`, `whiten`, `weighted_gram`, `set_q`, `project`, `gradient`. Inputs are measured
     from a `centre`, where their differences lose the fewest digits, in fixed units, which are the
     same for all features if these share a lengthscale. With `constant_inputs` the contents of X
-    never change between two calls with the same tensor.
+    never change between two calls with the same tensor. With `shared`, all q(u) of the batch have
+    one kernel and one Z: what depends on these has no batch axes.
     """
 
     def __init__(
@@ -182,9 +200,11 @@ class StationaryMarginals(Projection):
         size: int,
         batch: tuple[int, ...] = (),
         *,
+        shared: bool = False,
         constant_inputs: bool = False,
     ) -> None:
         super().__init__(size, centre, batch)
+        self._shared = shared
         self._nugget = nugget
         self._centre = self.array(centre)
         self._unit = self.array(unit)
@@ -212,7 +232,8 @@ class StationaryMarginals(Projection):
             m, d = Z.shape[-2:]
             self.sums = Sums(m, self.new)
             k = self._lengthscale.shape[-1]
-            self._at = _Inducing(m, d, k, self.new, self._narrow)
+            self._at = _Inducing(m, d, k, self._new, self.new, self._narrow)
+            self._scratch = Scratch(self._new) if self._shared else self.sums.scratch
         at = self._at
         self._nu = natural.nu
         xp = self.xp
@@ -235,6 +256,22 @@ class StationaryMarginals(Projection):
         self._deviation = xp.sqrt(self._scale)
         xp.multiply(at.a, self._w, out=at.aw)
         at.rest[...] = -0.5 * self._w[..., : at.rest.shape[-1]] ** 2
+
+    def _new(self, *shape: int, dtype: torch.dtype | None = None) -> Array:
+        """Return an array of ones for each kernel."""
+        many = self.new(*shape, dtype=dtype)
+        return many[(0,) * len(self.batch)].clone() if self._shared else many
+
+    def _over_q(self, values: Array) -> Array:
+        """Return the sum over the q(u) that share the kernel."""
+        return values.sum([*range(len(self.batch))]) if self._shared else values
+
+    def _product_over_q(self, left: Array, right: Array, out: Array | None = None) -> Array:
+        """Return left · right, summed over the q(u) that share the kernel."""
+        if self._shared:
+            left = left.movedim(-2, 0).flatten(1)
+            right = right.flatten(0, -2)
+        return self.xp.matmul(left, right, out=out)
 
     @override
     def set_q(self, u_mean: Vector, u_chol: Square) -> None:
@@ -315,15 +352,16 @@ class StationaryMarginals(Projection):
             # Multiply by 1 to copy; in torch, +H would be H itself.
             last = 1 * self.sums.H
             self.gram(2 * g_residual, g_mean)
-            extra = 1 * self.sums.H
+            extra = self._over_q(1 * self.sums.H)
             self.sums.H[...] = last
+            g_residual = self._over_q(g_residual)
         twice = 2 * g_variance
         if known is None:
             self.gram(twice, g_mean)
         else:
             self.use_gram(known.gram_factor, twice, g_mean)
         with self._side_stream:
-            inner = xp.matmul(at.D, self.sums.both)
+            inner = self._product_over_q(at.D, self.sums.both)
             da_u = self._gram_gradient(at, inner if g_residual is None else inner - extra)
             in_q = self.q_gradient(kl)
         inverse = self._narrowed(self._inverse.swapaxes(-1, -2))
@@ -335,10 +373,11 @@ class StationaryMarginals(Projection):
         for index, block in enumerate(blocks):
             if len(blocks) > 1:
                 self.write_scaled(block, twice, g_mean)
-            W = xp.matmul(LD[..., used], block.scaled[..., used, :], out=block.T)
+            scaled = block.scaled[..., used, :]
+            W = self._product_over_q(LD[..., used], scaled, out=block.r)
             if g_residual is not None:
                 xp.multiply(block.A, -2 * g_residual[..., None, block.rows], out=block.spare)
-                W += triangular_times(inverse, block.spare, out=block.scaled_A, upper=True)
+                W += triangular_times(inverse, block.spare, out=xp.empty_like(W), upper=True)
             W *= block.E
             add_product(summed, W, block.features, first=index == 0)
         d = at.a.shape[-1]
@@ -371,6 +410,7 @@ class StationaryMarginals(Projection):
             gradient = gradient + (g_variance * variance).sum(-1)
         else:
             gradient = gradient + self.array(known.variance)
+        gradient = self._over_q(gradient)
         return gradient if g_residual is None else gradient + (g_residual * residual).sum(-1)
 
     def _narrowed(self, matrix: Array) -> Array:
@@ -385,11 +425,13 @@ class StationaryMarginals(Projection):
         n = len(X)
         m, d = at.a.shape[-2:]
         if n not in self._kept:
-            results = [X.new_empty(*self.batch, n) for _ in range(3)]
+            of_kernel = () if self._shared else self.batch
+            results = [X.new_empty(*each, n) for each in (self.batch, self.batch, of_kernel)]
             arrays = [self.array(result) for result in results]
             features = self.array(X.new_ones(n, at.left.shape[-1]))
             blocks = [
-                _KernelBlock(rows, self.sums, arrays, m, features) for rows in self.row_blocks(n, m)
+                _KernelBlock(rows, m, self.sums, arrays, self._new, self._scratch, features)
+                for rows in self.row_blocks(n, m)
             ]
             self._kept[n] = results, arrays, features, blocks
         self.results, self._arrays, features, self._blocks = self._kept[n]
@@ -408,7 +450,7 @@ class StationaryMarginals(Projection):
         at = cast(_Inducing, self._at)
         xp = self.xp
         nu = self._nu
-        r = block.E if nu == RBF else block.T
+        r = block.E if nu == RBF else block.r
         if self._by_differences:
             b = block.features[..., : at.a.shape[-1]] * self._w
             squares = _squared_distances(tensor_of(at.a), tensor_of(b))
