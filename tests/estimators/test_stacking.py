@@ -1,9 +1,13 @@
 """Columns of a stack in a fit: none of a row's own target, names, later rows."""
 
+import warnings
 from typing import Any
 
 import numpy as np
 import pytest
+from sklearn.linear_model import Ridge
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
 
 from directgp import SparseGPClassifier, SparseGPRegressor
 
@@ -51,6 +55,20 @@ def test_a_stack_knows_steps_that_the_kernel_does_not() -> None:
         for stack in ("trees", None)
     )
     assert with_trees < without - 0.3
+
+
+@pytest.mark.parametrize("weighted", [True, False])
+def test_a_source_without_weights_is_mentioned_where_rows_have_some(weighted: bool) -> None:
+    random = np.random.default_rng(6)
+    X, y = random.normal(size=(60, 2)), random.normal(size=60)
+    weights = random.uniform(1, 2, 60) if weighted else None
+    sources = [make_pipeline(StandardScaler(), Ridge()), Ridge()]
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        regressor(max_iter=1, stack=sources).fit(X, y, weights)
+    found = [str(each.message) for each in caught if "sample_weight" in str(each.message)]
+    assert len(found) == weighted
+    assert all("source 'Pipeline' of the stack" in text for text in found)
 
 
 def test_one_feature_and_the_column_of_a_stack_have_lengthscales_of_their_own() -> None:

@@ -17,6 +17,7 @@ from directgp.estimators.validation import FeatureNames
 from directgp.likelihoods.capabilities import ParameterText, parameter_texts
 from directgp.metrics import COVERAGE
 from directgp.race.coverage import Group
+from directgp.stack import sources_of
 from directgp.text import number, plural
 from directgp.training.result import BetaPath, Status, TrainingResult
 
@@ -259,6 +260,20 @@ def narrow_intervals(
         )
 
 
+def sources_without_weights(fit: Fit | Continuation) -> Iterator[str]:
+    """Warn where rows have weights that a source of the stack does not take."""
+    settings = fit.settings
+    if fit.table.weights is None:
+        return
+    for source in sources_of(settings.stack, settings.task, "fit"):
+        if not source.takes_weights:
+            yield (
+                f"The fit of source {source.name!r} of the stack takes no sample_weight: in it "
+                "every row counts as one. Use an estimator that takes it, such as one outside of "
+                "a pipeline, or stack='trees'."
+            )
+
+
 def ended_early(status: Status, reason: str) -> Iterator[str]:
     """Warn about training that the user or a callback ended."""
     if status in (Status.CANCELLED, Status.INTERRUPTED):
@@ -291,6 +306,8 @@ def findings_of_fit(model: Any, fit: Fit | Continuation, fitted: Fitted) -> Iter
     warm = isinstance(fit, Continuation)
     yield from row_findings(fit.table, names, num_inducing, warm)
     yield from training_findings(fitted, names, model.n_features_in_)
+    if not warm:
+        yield from sources_without_weights(fit)
     yield from narrow_intervals(fitted, fit.table.scalings, names)
     if fitted.end is not None and fitted.end.status is Status.BUDGET:
         untried = f" Not tried: {_some_of(fitted.untried)}." if fitted.untried else ""

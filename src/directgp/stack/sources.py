@@ -12,6 +12,7 @@ from typing import Any, NamedTuple, Protocol, final, runtime_checkable
 import numpy as np
 from jaxtyping import Float64
 from numpy.typing import NDArray
+from typing_extensions import override
 
 from directgp.errors import InvalidInputError, UnsupportedError, refuse, require
 from directgp.registry import Task
@@ -130,6 +131,11 @@ class Source(ABC):
 
     name: str
     """Name of its features, and in error messages."""
+
+    @property
+    def takes_weights(self) -> bool:
+        """Whether rows count by their weights."""
+        return True
 
     @abstractmethod
     def fit(self, rows: Rows, target: Target, seed: int) -> FittedSource:
@@ -295,15 +301,20 @@ class Foreign(Source):
     estimator: Any
     """Not fitted; each fold fits a clone."""
 
-    def fit(self, rows: Rows, target: Target, seed: int) -> FittedSource:
-        """Fit a clone; raise `InvalidInputError` if that fails."""
+    @property
+    @override
+    def takes_weights(self) -> bool:
         from sklearn.utils.validation import has_fit_parameter
 
+        return has_fit_parameter(self.estimator, "sample_weight")
+
+    def fit(self, rows: Rows, target: Target, seed: int) -> FittedSource:
+        """Fit a clone; raise `InvalidInputError` if that fails."""
         if target.is_class:
             rows = with_every_class(rows, target.num_classes, seed)
         model = _seeded(self.estimator, seed)
         labels = rows.y.astype(np.int64) if target.is_class else rows.y
-        weighted = rows.weights is not None and has_fit_parameter(model, "sample_weight")
+        weighted = rows.weights is not None and self.takes_weights
         if rows.amounts is not None and not weighted:
             refuse(
                 f"source {self.name!r} of the stack",
