@@ -115,15 +115,15 @@ class Entrant:
 
     @property
     def cost(self) -> float:
-        """Return the time of a step over that of one latent with 100 inducing inputs, about."""
+        """Return the time of a step over that of 100 inducing inputs, about.
+
+        That of several classes counts for each class: C of them may take C times as long.
+        """
         m, likelihood = self.candidate.num_inducing, self.results[0].likelihood
-        each = likelihood.num_latent
-        if has(likelihood, UnlikeLatents):
-            # The log loss is an integral over each of them.
-            each *= 1 if self.candidate.mode == "elbo" else 4
-        elif each > 1:
-            each *= 2
-        return each * max(1.0, m * (m + 100) / 20_000)
+        unlike = likelihood.num_latent if has(likelihood, UnlikeLatents) else 1
+        # The log loss is an integral over each of them.
+        integrals = 4 if unlike > 1 and self.candidate.mode != "elbo" else 1
+        return unlike * integrals * max(1.0, m * (m + 100) / 20_000)
 
     def is_beaten(self, by: "Entrant", errors: float = 2.0) -> bool:
         """Return whether another one has the lower mean loss, by that many standard errors."""

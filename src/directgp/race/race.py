@@ -297,6 +297,10 @@ class Race:
         grown = candidate.num_inducing > leader.candidate.num_inducing
         others = [each for each in self.entrants if not (grown and each is leader)]
         fall = trainers.fall(self._loss(self.entrants), self._loss([*others, entrant]))
+        if grown:
+            # More inducing inputs are further training: it is judged as further steps are.
+            share = float(self.weights[self.entrants.index(leader)])
+            fall = max(fall, share * trainers.fall(leader.loss, entrant.loss))
         steps = _STEPS_PER_DOUBLING if grown else FIRST_STEPS
         wanted = price(entrant, steps, self.effort)
         pays = fall >= wanted
