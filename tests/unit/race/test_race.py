@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from directgp.likelihoods import Poisson
+from directgp.likelihoods import Poisson, Softmax
 from directgp.race.candidates import Candidate
 from directgp.race.entrants import FIRST_STEPS, Entrant
 from directgp.race.race import (
@@ -142,6 +142,12 @@ def test_the_cost_of_a_step() -> None:
     assert two == 2 and cost(likelihood="heteroscedastic") > two
 
 
+def test_classes_share_the_price_of_a_step() -> None:
+    one = entrant()
+    five = replace(one, results=(replace(one.results[0], likelihood=Softmax(5)),))
+    assert five.cost == one.cost
+
+
 @pytest.mark.parametrize("errors", [1.9, 2.1])
 def test_beaten_by_two_standard_errors(errors: float) -> None:
     """Of the paired differences; the losses themselves vary far more."""
@@ -230,7 +236,7 @@ def test_a_candidate_far_behind_is_not_in_the_mixture(monkeypatch: pytest.Monkey
     assert race.weights[race.entrants.index(trained(race, kernel="rbf"))] > 0.96
 
 
-def test_at_most_six_members(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_members_have_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     """Ten candidates, each the best one of a tenth of the rows."""
     thorough = EFFORTS["thorough"]
     place: dict[Candidate, int] = {}
@@ -262,6 +268,25 @@ def test_inducing_inputs_double_while_that_pays_up_to_the_limit(
     (only,) = race.entrants
     assert only.candidate.num_inducing == number == only.results[0].posterior.num_inducing
     assert len(fake.labels) == 2 + math.log2(number / M), "the base, and each size once"
+
+
+@pytest.mark.parametrize("helps", [True, False])
+def test_more_inducing_inputs_are_judged_as_further_training_of_their_candidate(
+    helps: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They lower its loss where another member is far better: that of the mixture stays, so far."""
+    quarter = torch.arange(HELD) % 4 == 1
+
+    def loss(c: Candidate, steps: int) -> Tensor:
+        if c.kernel != "rbf":
+            return torch.where(quarter, -5.0, 6.0).double()
+        own = 1.0 - 0.5 * (helps and c.num_inducing == 8)
+        return torch.where(quarter, own, 0.0).double()
+
+    settings = replace(KERNELS, most_inducing=8)
+    race = raced(FakeRuns(loss), monkeypatch, settings=settings)
+    assert weight_of(race, kernel="rbf") == pytest.approx(0.75, abs=0.05)
+    assert trained(race, kernel="rbf").candidate.num_inducing == (8 if helps else M)
 
 
 @pytest.mark.parametrize("gain", [0.0, 0.2 * 50 * EFFORT.tolerance, -1.0])
