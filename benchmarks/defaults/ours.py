@@ -16,6 +16,7 @@ from benchmarks.defaults.scores import (
 from benchmarks.problems import Kind, Table
 from directgp import SparseGPClassifier, SparseGPCountRegressor, SparseGPRegressor
 from directgp.estimators.summary import facts_of
+from directgp.predictive.mixture import PredictiveMixture
 
 ESTIMATORS: dict[Kind, Any] = {
     "regression": SparseGPRegressor,
@@ -61,7 +62,11 @@ def _crps(model: Any, data: Table) -> float:
     scaling = model.scalings_.targets
     shift, scale = float(scaling.shift[0]), float(scaling.scale[0])
     y = torch.as_tensor((targets - shift) / scale)
-    (values,) = model._over_blocks(X, "crps", lambda mixture, block: (mixture.crps(y[block]),))
+
+    def crps(mixture: PredictiveMixture, block: slice) -> tuple[torch.Tensor]:
+        return (mixture.crps(y[block].to(mixture.device)),)
+
+    (values,) = model._over_blocks(X, "crps", crps)
     return abs(scale) * float(values.mean())
 
 
