@@ -115,15 +115,16 @@ class Entrant:
 
     @property
     def cost(self) -> float:
-        """Return the time of a step over that of 100 inducing inputs, about.
+        """Return the time of a step over that of one latent with 100 inducing inputs, about.
 
-        That of several classes counts for each class: C of them may take C times as long.
+        That of several classes counts for one of them: C may take C times as long.
         """
         m, likelihood = self.candidate.num_inducing, self.results[0].likelihood
-        unlike = likelihood.num_latent if has(likelihood, UnlikeLatents) else 1
-        # The log loss is an integral over each of them.
-        integrals = 4 if unlike > 1 and self.candidate.mode != "elbo" else 1
-        return unlike * integrals * max(1.0, m * (m + 100) / 20_000)
+        latents = 1 if likelihood.num_latent == 1 else 2
+        if has(likelihood, UnlikeLatents):
+            # The log loss is an integral over each of them.
+            latents = likelihood.num_latent * (1 if self.candidate.mode == "elbo" else 4)
+        return latents * max(1.0, m * (m + 100) / 20_000)
 
     def is_beaten(self, by: "Entrant", errors: float = 2.0) -> bool:
         """Return whether another one has the lower mean loss, by that many standard errors."""

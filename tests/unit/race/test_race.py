@@ -144,8 +144,11 @@ def test_the_cost_of_a_step() -> None:
 
 def test_classes_share_the_price_of_a_step() -> None:
     one = entrant()
-    five = replace(one, results=(replace(one.results[0], likelihood=Softmax(5)),))
-    assert five.cost == one.cost
+    three, five = (
+        replace(one, results=(replace(one.results[0], likelihood=Softmax(number)),))
+        for number in (3, 5)
+    )
+    assert five.cost == three.cost == 2 * one.cost
 
 
 @pytest.mark.parametrize("errors", [1.9, 2.1])
