@@ -27,7 +27,8 @@ from directgp.numerics.random import standard_normal
 from directgp.plots import PartialDependence
 from directgp.plots.style import Array
 from directgp.posteriors.sparse import SparsePosterior
-from directgp.predictive.mixture import Component, PredictiveMixture
+from directgp.predictive.component import Component
+from directgp.predictive.mixture import PredictiveMixture
 from directgp.predictive.moments import centre, check_coverage, class_log_probabilities
 from directgp.stack import Stack, Trees
 from directgp.text import decimals_for, did_you_mean, percent, text_table, with_error

@@ -17,7 +17,7 @@ from directgp.estimators.starting_models import Models
 from directgp.likelihoods.base import ConjugateLikelihood, Likelihood
 from directgp.log_expectations.api import check_own
 from directgp.race.candidates import Candidate, Choices
-from directgp.race.coverage import Coverage, Predicted
+from directgp.race.coverage import Coverage, MemberExamples
 from directgp.race.entrants import Entrant, Trainers
 from directgp.race.final import ended, on_all, settled
 from directgp.race.race import EFFORTS, Race
@@ -164,7 +164,7 @@ class Fit:
             **arguments_of(self.recipe, data, candidate.beta, self.seed),
         )
         result = replace(result, hyperparameters=candidate.mode)
-        predicted = Predicted(1.0, result.posterior, result.likelihood, data)
+        predicted = MemberExamples(1.0, result.posterior, result.likelihood, data)
         return Fitted(
             members=(member_of(result, candidate.label, candidate.stacked),),
             weights=(1.0,),
@@ -283,7 +283,7 @@ class Fit:
             for entrant, weight in zip(entrants, weights, strict=True):
                 result = entrant.results[k]
                 data, likelihood = splits[entrant.candidate.stacked][k].examples_for(result)
-                part.append(Predicted(weight, result.posterior, likelihood, data))
+                part.append(MemberExamples(weight, result.posterior, likelihood, data))
             parts.append(part)
         return Coverage.of(parts, self.recipe.point_loss(), self.table.X.shape[1])
 
@@ -369,7 +369,7 @@ class Continuation:
         for weight, before, after in zip(self.weights, self.members, fitted.members, strict=True):
             likelihood = for_rows_of(after.likelihood, before.likelihood)
             data = self.data(after.stacked)
-            predicted.append(Predicted(weight, after.posterior, likelihood, data))
+            predicted.append(MemberExamples(weight, after.posterior, likelihood, data))
         d = self.table.X.shape[1]
         return fitted._replace(coverage=Coverage.of([predicted], self.recipe.point_loss(), d))
 

@@ -18,7 +18,8 @@ from directgp.estimators.preprocessing import Column, Columns
 from directgp.estimators.stacking import with_columns
 from directgp.estimators.starting_models import check_row_argument
 from directgp.estimators.validation import ArrayLike, RowValues
-from directgp.predictive.mixture import Component, PredictiveMixture, check_targets
+from directgp.predictive.component import Component, check_targets
+from directgp.predictive.mixture import PredictiveMixture
 from directgp.predictive.moments import check_coverage
 from directgp.shapes import Marginals
 

@@ -34,7 +34,7 @@ from directgp.estimators.validation import (
 from directgp.likelihoods.units import in_units
 from directgp.plots import plot_pit
 from directgp.plots.style import require_matplotlib
-from directgp.predictive.mixture import check_targets
+from directgp.predictive.component import check_targets
 from directgp.registry import LIKELIHOODS
 
 if TYPE_CHECKING:

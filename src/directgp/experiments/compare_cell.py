@@ -73,7 +73,7 @@ class ModelFacts(Frozen):
 
 
 @final
-class MemberFacts(Frozen):
+class StoredMember(Frozen):
     """A Gaussian process of a mixture."""
 
     label: str
@@ -116,7 +116,7 @@ class CompareOutcome(TrainingOutcome):
     model: ModelFacts | None = None
     """None for methods without a single Gaussian process."""
 
-    members: tuple[MemberFacts, ...] = ()
+    members: tuple[StoredMember, ...] = ()
     """The mixture of `directgp fit`, the heaviest first; empty for other methods."""
 
 

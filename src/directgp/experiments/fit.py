@@ -38,14 +38,15 @@ from directgp.experiments.compare_cell import (
     CompareCell,
     CompareOutcome,
     Explanation,
-    MemberFacts,
     ModelFacts,
     Predictions,
     Settings,
+    StoredMember,
 )
 from directgp.experiments.splits import Array, CellData, ScaledParts, parts_of, split
 from directgp.metrics import COVERAGE, Judged, judge_mixture
-from directgp.predictive.mixture import Component, PredictiveMixture
+from directgp.predictive.component import Component
+from directgp.predictive.mixture import PredictiveMixture
 from directgp.registry import LIKELIHOODS, Task, likelihoods_of
 from directgp.shapes import Marginals
 from directgp.training.beta_path import beta_grid
@@ -357,7 +358,7 @@ class TrainingFacts:
     model: ModelFacts | None = None
     """Likelihood and kernel of one model."""
 
-    members: tuple[MemberFacts, ...] = ()
+    members: tuple[StoredMember, ...] = ()
     """Members of a mixture."""
 
     @classmethod
@@ -386,7 +387,7 @@ class TrainingFacts:
             reason=model.training_result_.reason,
             evaluations=evaluations,
             members=tuple(
-                MemberFacts(label=member.label, weight=weight, stacked=member.stacked)
+                StoredMember(label=member.label, weight=weight, stacked=member.stacked)
                 for member, weight in pairs
             ),
         )

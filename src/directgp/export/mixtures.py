@@ -32,7 +32,8 @@ from directgp.export.tables import (
 from directgp.likelihoods.base import Likelihood
 from directgp.numerics.special import log_ndtr
 from directgp.predictive import predictive_quantiles
-from directgp.predictive.mixture import ONE_DEVIATION, Component
+from directgp.predictive.component import Component
+from directgp.predictive.mixture import ONE_DEVIATION
 from directgp.shapes import Marginals
 
 _STEPS = 97

@@ -22,7 +22,8 @@ from directgp.export.mixtures import MemberProgram, outputs_of
 from directgp.export.program import Program, Value, concatenate, run
 from directgp.export.stacks import stack_columns
 from directgp.likelihoods.base import Likelihood
-from directgp.predictive.mixture import Component, PredictiveMixture
+from directgp.predictive.component import Component
+from directgp.predictive.mixture import PredictiveMixture
 from directgp.registry import ROW_CONSTANTS
 
 _WHO = "directgp.export"

@@ -3,22 +3,19 @@
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
-from typing import Any, cast, final
+from typing import Any, final
 
 import torch
-from jaxtyping import Bool, Float, Int, Num
+from jaxtyping import Float, Int, Num
 from torch import Tensor
 
 from directgp.errors import require
 from directgp.integration.contract import has
 from directgp.likelihoods.base import Likelihood
 from directgp.likelihoods.capabilities import (
-    BoundedCounts,
     Censored,
     GaussianMixture,
     GaussianPredictive,
-    MappedSupport,
     ScaleMixture,
     observed_range,
 )
@@ -37,21 +34,11 @@ from directgp.predictive.api import (
     predictive_log_density,
     predictive_quantiles,
 )
-from directgp.predictive.distributions import distribution_of
-from directgp.predictive.mixture_crps import (
-    COUNT_ENDS,
-    COUNT_LEVELS,
-    FIRST_COUNTS,
-    LEVELS,
-    Gaussians,
-    gaussian_score,
-    integrated_score,
-    summed_score,
-)
+from directgp.predictive.component import Component, check_targets, each_quantiles
+from directgp.predictive.mixture_counts import count_probabilities, counted_score
+from directgp.predictive.mixture_crps import LEVELS, Gaussians, gaussian_score, integrated_score
 from directgp.predictive.moments import (
-    centre,
     check_coverage,
-    example_rows,
     predictive_variance,
     wide_levels,
 )
@@ -67,12 +54,6 @@ _ROUNDING = 1e-9
 _CANCELLED = 1e-3
 """A root smaller than this part of the number it is a difference from has lost digits."""
 
-_BLOCK = 2**15
-"""Probabilities of counts at a time."""
-
-_ROWS = 50
-"""Examples of counts at a time."""
-
 _FARTHEST = 680.0
 """asinh(y/s) from which on a quantile counts as infinite: y is 1e295 times the scale s of y."""
 
@@ -80,91 +61,6 @@ _FARTHEST = 680.0
 def are_weights(weights: Sequence[float]) -> bool:
     """Return whether numbers are positive with the sum 1, up to rounding."""
     return min(weights, default=-1.0) > 0 and abs(math.fsum(weights) - 1) <= _ROUNDING
-
-
-def in_support(likelihood: Likelihood, y: Values) -> Bool[Tensor, "..."]:
-    """Return whether y lies in the support, if that is a part of the real line; else True."""
-    if not has(likelihood, MappedSupport):
-        return torch.ones_like(y, dtype=torch.bool)
-    return torch.isfinite(cast(MappedSupport, likelihood).to_line(y))
-
-
-def check_targets(likelihoods: Sequence[Likelihood], y: Values) -> None:
-    """Raise `InvalidInputError` for targets that are in the support of none of the likelihoods."""
-    first, *others = sorted(likelihoods, key=lambda each: has(each, MappedSupport))
-    inside = torch.stack([in_support(likelihood, y) for likelihood in likelihoods]).any(0)
-    # A likelihood on the whole line also checks whole numbers, labels and row values.
-    if not (others and has(first, MappedSupport) and bool(inside.all())):
-        first.check_targets(y)
-
-
-@final
-@dataclass(frozen=True)
-class Component:
-    """One model of a mixture, at new inputs."""
-
-    weight: float
-    """w_k."""
-
-    likelihood: Likelihood
-    """p_k(y given f), with the row values of the new rows."""
-
-    marginals: Marginals
-    """q_k(f) in float64, of shape (n,), or (p, n) for several latents."""
-
-    @property
-    def rows(self) -> Row:
-        """One number for each example."""
-        return example_rows(self.likelihood, self.marginals.mean)
-
-    def log_density(self, y: Values) -> Values:
-        """Return log p_k(y), −∞ outside of the support."""
-        inside = in_support(self.likelihood, y)
-        if bool(inside.all()):
-            return predictive_log_density(self.likelihood, y, self.marginals)
-        # Any y in the support, in place of the others.
-        middle = cast(Any, self.likelihood).from_line(torch.zeros_like(y))
-        possible = torch.where(inside, y, middle)
-        value = predictive_log_density(self.likelihood, possible, self.marginals)
-        return torch.where(inside, value, -torch.inf)
-
-    def mean(self) -> Values:
-        """Return E[y]; NaN or infinite where it does not exist."""
-        value = centre(self.likelihood, self.marginals)
-        if not self.likelihood.additive:
-            return value
-        undefined = self.likelihood.conditional_mean(self.marginals.mean).isnan()
-        return torch.where(undefined, torch.nan, value)
-
-    @property
-    def has_variance(self) -> bool:
-        """Whether the variance of y is surely finite, but for overflow."""
-        return has(self.likelihood, GaussianPredictive) or not self.likelihood.additive
-
-    def quantiles(self, levels: Float[Tensor, " k"]) -> Float[Tensor, "k n"]:
-        """Return the smallest y with P_k(Y ≤ y) ≥ level."""
-        return predictive_quantiles(self.likelihood, self.marginals, levels)
-
-    def chances(
-        self, index: Int[Tensor, " r"], counts: Float[Tensor, "k r"]
-    ) -> Float[Tensor, "k r"]:
-        """Return the probabilities of counts ≥ 0, for some of the examples."""
-        likelihood = self.likelihood.take(index)
-        q = Marginals(self.marginals.mean[..., index], self.marginals.variance[..., index])
-        possible = counts
-        if has(likelihood, BoundedCounts):
-            possible = torch.minimum(counts, cast(BoundedCounts, likelihood).largest_target())
-        parts = possible.split(max(1, _BLOCK // counts.shape[1]))
-        chances = torch.cat([predictive_log_density(likelihood, y, q).exp() for y in parts])
-        return torch.where(counts == possible, chances, 0.0)
-
-    def probability(self, index: Int[Tensor, " r"], y: Row, above: bool) -> Row:
-        """Return P(Y ≤ y), or P(Y > y) if `above`, for some of the examples."""
-        q = self.marginals
-        distribution = distribution_of(
-            self.likelihood.take(index), q.mean[..., index], q.variance[..., index]
-        )
-        return distribution.tail(y, above)
 
 
 @final
@@ -361,59 +257,23 @@ class PredictiveMixture:
         if (gaussians := self._gaussians()) is not None:
             return gaussian_score(gaussians, target)
         if self.task == "count":
-            return self._counted(target)
-        quantiles = self._each_quantiles(LEVELS)
+            return counted_score(self.components, target)
+        quantiles = each_quantiles(self.components, LEVELS)
         likelihood: Any = self.components[0].likelihood
         observed = has(likelihood, Censored)
         ends = likelihood.observed_range(target) if observed else (target, target)
         return integrated_score(self._tail, quantiles, ends)
-
-    def _each_quantiles(self, levels: Sequence[float]) -> Float[Tensor, "c k n"]:
-        """Return the quantiles of each component."""
-        level = torch.tensor(levels, dtype=torch.float64, device=self.device)
-        return torch.stack([component.quantiles(level) for component in self.components])
-
-    def _counted(self, y: Row) -> Row:
-        """Sum the score of counts, for examples with similar numbers of counts at a time."""
-        score = torch.empty_like(y)
-        quantiles = self._each_quantiles(COUNT_ENDS)
-        number = quantiles[:, 1].amax(0) - quantiles[:, 0].amin(0)
-        if bool((number >= FIRST_COUNTS).any()):
-            quantiles = self._each_quantiles(COUNT_LEVELS)
-        for rows in number.argsort().split(_ROWS):
-
-            def tail(chosen: Tensor, t: Tensor, above: bool, rows: Tensor = rows) -> Tensor:
-                return self._tail_between(rows[chosen], t, above, quantiles[:, [0, -1]])
-
-            chances = partial(self.probabilities, rows)
-            score[rows] = summed_score(chances, tail, quantiles[..., rows], y[rows])
-        return score
 
     def _tail(self, rows: Int[Tensor, " r"], t: Tensor, above: bool) -> Tensor:
         """Return P(Y > t) or P(Y ≤ t) of some examples, for t of shape (..., r)."""
         index = rows.expand(t.shape).reshape(-1)
         return self._probability(index, t.reshape(-1), above).reshape(t.shape)
 
-    def _tail_between(
-        self, rows: Int[Tensor, " r"], t: Tensor, above: bool, ends: Float[Tensor, "c 2 n"]
-    ) -> Tensor:
-        """Return `_tail`, where beyond its ends a component has no probability."""
-        index = rows.expand(t.shape)
-        total = torch.zeros_like(t)
-        for component, (low, high) in zip(self.components, ends, strict=True):
-            inside = (t >= low[rows]) & (t < high[rows])
-            value = ((t < low[rows]) == above).to(t)
-            if bool(inside.any()):
-                value[inside] = component.probability(index[inside], t[inside], above)
-            total = total + component.weight * value
-        return total
-
     def probabilities(
         self, index: Int[Tensor, " r"], first: Row, number: int
     ) -> Float[Tensor, "k r"]:
         """Return the probabilities of as many counts from the first on, for some examples."""
-        counts = first + torch.arange(number).to(first)[:, None]
-        return self.average(lambda component: component.chances(index, counts))
+        return count_probabilities(self.components, index, first, number)
 
     def _gaussians(self) -> list[Gaussians] | None:
         """Return the components as mixtures of Gaussians; None if one is not, or E|y| is infinite.

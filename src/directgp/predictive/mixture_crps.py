@@ -6,7 +6,6 @@ they are. So the integral is a sum over the intervals between quantiles of all c
 
 import math
 from collections.abc import Callable, Sequence
-from functools import partial
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -15,7 +14,6 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 
-from directgp.likelihoods.numeric import sum_counts
 from directgp.numerics.roots import TINY
 from directgp.shapes import Row
 
@@ -34,23 +32,11 @@ _SIDE = (TAIL, _NEAR_TAIL, 1e-4, 3e-3, 0.03, 0.15)
 LEVELS = (*_SIDE, 0.5, *(1 - level for level in reversed(_SIDE)))
 """Levels of the quantiles between which the score is integrated."""
 
-COUNT_ENDS = TAIL, 1 - TAIL
-"""Levels of the first and the last count."""
-
-COUNT_LEVELS = (TAIL, 0.001, 0.05, 0.5, 0.95, 0.999, 1 - TAIL)
-"""Levels of the counts between which sums have gaps."""
-
-FIRST_COUNTS = 1000
-"""Number of counts from the lowest quantile on whose probabilities are summed."""
-
 _PAIRS = 2**21
 """Pairs of Gaussians at a time."""
 
 _NODES = 6
 """Gauss–Legendre nodes of an interval."""
-
-_MAX_COUNTS = 128
-"""Largest number of counts of an interval that are evaluated; the rest is interpolated."""
 
 
 class Gaussians(NamedTuple):
@@ -117,7 +103,7 @@ def integrated_score(tail: Tail, quantiles: Tensor, observed: tuple[Row, Row]) -
             rows = inside.logical_and(~(high <= low)).nonzero()[:, 0]
             if len(rows):
                 half = 0.5 * (high - low)[rows]
-                squares = _squared(tail, rows, above, low[rows] + (x + 1) * half)
+                squares = tail(rows, low[rows] + (x + 1) * half, above).square()
                 score[rows] += (weight * squares).sum(0) * half
     centre = every.median(0).values
     for side, near, level in ((-1.0, 1, 0), (1.0, -2, -1)):
@@ -141,36 +127,3 @@ def _beyond(tail: Tail, side: float, centre: Row, near: Row, far: Row) -> Row:
     # Quantiles have rounding errors.
     value = torch.where(power > 0.5 + 1e-6, distance * at_far.square() / (2 * power - 1), torch.inf)
     return torch.where(at_far > 0, value, 0.0)
-
-
-def summed_score(
-    chances: Callable[[Row, int], Tensor], tail: Tail, quantiles: Tensor, y: Row
-) -> Row:
-    """Sum P(Y ≤ k)² over counts below y and P(Y > k)² from y on.
-
-    The first counts are summed by their probabilities, `chances` of the first count and of their
-    number, the others by the tails, with gaps between the `quantiles` of all components at
-    `COUNT_LEVELS`, of shape (components, levels, n). Without others `COUNT_ENDS` are enough.
-    """
-    ends = torch.cat([quantiles.flatten(0, 1), y[None]]).sort(0).values
-    low, high = quantiles[:, 0].amin(0), quantiles[:, -1].amax(0)
-    number = int((high - low).max().clamp(max=FIRST_COUNTS - 1)) + 1
-    counts = low + torch.arange(number).to(low)[:, None]
-    below = chances(low, number).cumsum(0).clamp(max=1.0)
-    squares = torch.where(counts < y, below, 1 - below).square()
-    score = torch.where(counts <= high, squares, 0.0).sum(0)
-    # The probability beyond the quantiles is nothing: each count between them and y adds 1.
-    score = score + torch.maximum(low - y, y - 1 - high).clamp(min=0.0)
-    ends = ends.clamp(min=low + number, max=high + 1)
-    for first, after in pairwise(ends):
-        for above in (False, True):
-            rows = ((first >= y) == above).logical_and(after > first).nonzero()[:, 0]
-            if len(rows):
-                squared = partial(_squared, tail, rows, above)
-                score[rows] += sum_counts(squared, first[rows], after[rows] - 1, _MAX_COUNTS)
-    return score
-
-
-def _squared(tail: Tail, rows: Index, above: bool, k: Tensor) -> Tensor:
-    """Return P(Y > k)² or P(Y ≤ k)² of some of the examples."""
-    return tail(rows, k, above).square()

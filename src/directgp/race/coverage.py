@@ -36,7 +36,7 @@ _MAX_EXAMPLES = 10_000
 """Largest number of examples of a part; of more, every k-th is used."""
 
 
-class Predicted(NamedTuple):
+class MemberExamples(NamedTuple):
     """A member of a mixture, and the examples that it predicts."""
 
     weight: float
@@ -52,7 +52,7 @@ class Predicted(NamedTuple):
     """The examples, with the features of the member."""
 
 
-Part = Sequence[Predicted]
+Part = Sequence[MemberExamples]
 """The members of a mixture, for the same examples."""
 
 

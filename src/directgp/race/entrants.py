@@ -20,7 +20,7 @@ from directgp.likelihoods.starts import UnlikeLatents
 from directgp.numerics.arrays import one_thread
 from directgp.race.candidates import Candidate
 from directgp.race.starts import start_of
-from directgp.race.weights import Pool
+from directgp.race.weights import EntrantForecasts
 from directgp.shapes import Row
 from directgp.training.beta_path import brief
 from directgp.training.callbacks import Cancel
@@ -337,13 +337,13 @@ class Trainers:
             candidate, tuple(results), losses, shares, forecasts, rmse, base=tuple(results)
         )
 
-    def pool(self, entrants: Sequence[Entrant]) -> Pool:
+    def pool(self, entrants: Sequence[Entrant]) -> EntrantForecasts:
         """Return the predictions of entrants for the validation examples."""
         first, *_ = entrants
         parts = self.splits[first.candidate.stacked]
         known = first.forecasts is not None
         forecasts = [cast(Tensor, entrant.forecasts) for entrant in entrants] if known else []
-        return Pool(
+        return EntrantForecasts(
             loss=self.recipe.point_loss().validation_loss(),
             losses=torch.stack([entrant.losses for entrant in entrants]),
             forecasts=torch.stack(forecasts) if known else None,

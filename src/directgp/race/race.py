@@ -7,7 +7,7 @@ from typing import Literal, final
 
 from directgp.race.candidates import Candidate, Choices
 from directgp.race.entrants import FIRST_STEPS, Entrant, Trainers
-from directgp.race.weights import Pool, Weights
+from directgp.race.weights import EntrantForecasts, Weights
 from directgp.text import number
 from directgp.training.result import INTERRUPTED
 from directgp.training.trainer import without_steps
@@ -68,7 +68,7 @@ EFFORTS = {
 """Efforts by name: more effort means more candidates and steps."""
 
 
-def weights_of(pool: Pool, combine: Combine) -> Weights:
+def weights_of(pool: EntrantForecasts, combine: Combine) -> Weights:
     """Return the weights of the mixture with the lowest validation loss, or 1 for the best."""
     return pool.weights(MOST_MEMBERS) if combine == "mixture" else pool.best()
 

@@ -36,7 +36,7 @@ _PARTS = 5
 
 @final
 @dataclass(frozen=True)
-class Pool:
+class EntrantForecasts:
     """Predictions of candidates for the validation examples, to be mixed."""
 
     loss: PointLoss
@@ -54,13 +54,13 @@ class Pool:
     share: Float[Tensor, " v"] | None
     """Weights of the examples, of mean 1; None without weights."""
 
-    def at(self, rows: Int[Tensor, " r"] | Bool[Tensor, " v"]) -> "Pool":
+    def at(self, rows: Int[Tensor, " r"] | Bool[Tensor, " v"]) -> "EntrantForecasts":
         """Return the predictions for some of the examples."""
         forecasts = None if self.forecasts is None else self.forecasts[..., rows]
         share = None if self.share is None else self.share[rows]
-        return Pool(self.loss, self.losses[:, rows], forecasts, self.y[rows], share)
+        return EntrantForecasts(self.loss, self.losses[:, rows], forecasts, self.y[rows], share)
 
-    def of(self, candidates: Sequence[int]) -> "Pool":
+    def of(self, candidates: Sequence[int]) -> "EntrantForecasts":
         """Return the predictions of some of the candidates."""
         chosen = list(candidates)
         forecasts = None if self.forecasts is None else self.forecasts[chosen]

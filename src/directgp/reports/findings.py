@@ -11,9 +11,9 @@ import numpy as np
 from directgp.experiments.cell import DEFAULT, ELBO
 from directgp.experiments.compare_cell import (
     ComparedFit,
-    MemberFacts,
     ModelFacts,
     Predictions,
+    StoredMember,
 )
 from directgp.experiments.plan import Comparison
 from directgp.experiments.stats import (
@@ -129,7 +129,7 @@ class Findings:
         return [run.outcome.model for run in self.runs(method) if run.outcome.model]
 
     @property
-    def mixtures(self) -> list[tuple[MemberFacts, ...]]:
+    def mixtures(self) -> list[tuple[StoredMember, ...]]:
         """Members of the mixture of `directgp fit` in each repeat of the ranking."""
         return [run.outcome.members for run in self.runs(DEFAULT.name) if run.outcome.members]
 

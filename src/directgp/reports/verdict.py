@@ -9,7 +9,7 @@ from typing import final
 import numpy as np
 
 from directgp.experiments.cell import BASIC, DEFAULT, Method
-from directgp.experiments.compare_cell import ComparedFit, MemberFacts, ModelFacts, Settings
+from directgp.experiments.compare_cell import ComparedFit, ModelFacts, Settings, StoredMember
 from directgp.experiments.fit import coarse_grid
 from directgp.experiments.plan import DataFacts, Plan
 from directgp.experiments.stats import Paired, RankingRow, best_of
@@ -380,7 +380,7 @@ def _mixture_effect(findings: Findings) -> Iterator[str]:
         yield f"{_capital(members)}."
 
 
-def members_in_words(mixtures: Sequence[Sequence[MemberFacts]]) -> str:
+def members_in_words(mixtures: Sequence[Sequence[StoredMember]]) -> str:
     """Format ``the mixture of a repeat has 3 to 5 models; models with trees have 62 % of …``."""
     if not mixtures:
         return ""

@@ -126,7 +126,7 @@ class FittedSource:
         return replace(self, model=self.model.between(X)) if isinstance(self.model, Trees) else self
 
 
-class Source(ABC):
+class StackSource(ABC):
     """A kind of model that is fitted to the rows outside of each fold."""
 
     name: str
@@ -142,7 +142,7 @@ class Source(ABC):
         """Fit a new model."""
 
 
-def sources_of(value: Any, task: Task, who: str) -> tuple[Source, ...]:
+def sources_of(value: Any, task: Task, who: str) -> tuple[StackSource, ...]:
     """Return the sources of the parameter `stack`; raise if it cannot be used for the task.
 
     "auto" is "trees" here. Raises `InvalidInputError`.
@@ -155,7 +155,7 @@ def sources_of(value: Any, task: Task, who: str) -> tuple[Source, ...]:
     values = list(value) if isinstance(value, list | tuple) else [value]
     require(bool(values), f"stack of {who}", _allowed(task), "an empty list")
     names: list[str] = []
-    sources: list[Source] = []
+    sources: list[StackSource] = []
     for item in values:
         if not (isinstance(item, str) and item == TREES):
             _check_estimator(item, task, who)
@@ -200,7 +200,7 @@ def _check_estimator(item: Any, task: Task, who: str) -> None:
 
 @final
 @dataclass(frozen=True)
-class Boosting(Source):
+class Boosting(StackSource):
     """Histogram gradient boosting that stops early, with the loss of the task."""
 
     name: str
@@ -292,7 +292,7 @@ def _native(scale: Scale) -> Scale:
 
 @final
 @dataclass(frozen=True)
-class Foreign(Source):
+class Foreign(StackSource):
     """An estimator of the user."""
 
     name: str
@@ -306,7 +306,7 @@ class Foreign(Source):
     def takes_weights(self) -> bool:
         from sklearn.utils.validation import has_fit_parameter
 
-        return has_fit_parameter(self.estimator, "sample_weight")
+        return bool(has_fit_parameter(self.estimator, "sample_weight"))
 
     def fit(self, rows: Rows, target: Target, seed: int) -> FittedSource:
         """Fit a clone; raise `InvalidInputError` if that fails."""

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from directgp.errors import require
 from directgp.registry import Task
 from directgp.stack.scales import Link
-from directgp.stack.sources import Column, FittedSource, Raw, Rows, Source, Target
+from directgp.stack.sources import Column, FittedSource, Raw, Rows, StackSource, Target
 from directgp.stack.trees import Columns, Trees
 
 _FOLDS = 5
@@ -67,7 +67,7 @@ class Stack:
 
 
 def fit_stack(
-    sources: Sequence[Source],
+    sources: Sequence[StackSource],
     X: Columns,
     y: Column,
     *,
@@ -86,7 +86,7 @@ def fit_stack(
 
     Parameters
     ----------
-    sources : sequence of Source
+    sources : sequence of StackSource
         From `sources_of`.
     X : array of shape (n, d)
         Features; may have NaN. The order of the rows matters: folds are drawn by the seed.
@@ -174,7 +174,7 @@ def with_common_baseline(models: Sequence[FittedSource]) -> list[FittedSource]:
     ]
 
 
-def _names(source: Source, target: Target, labels: Sequence[str]) -> tuple[str, ...]:
+def _names(source: StackSource, target: Target, labels: Sequence[str]) -> tuple[str, ...]:
     if target.width == 1:
         return (source.name,)
     names = labels or [str(k) for k in range(target.width)]

@@ -76,7 +76,7 @@ class Given:
 Validation = HoldOut | Folds | Given
 
 
-class Judged(NamedTuple):
+class ValidationScores(NamedTuple):
     """Predictions for validation examples, compared with the targets."""
 
     losses: Row
@@ -125,12 +125,12 @@ class Split:
         shares = self.shares
         return losses if shares is None else torch.where(shares > 0, shares * losses, 0.0)
 
-    def judged(self, result: TrainingResult, loss: PointLoss) -> Judged:
+    def judged(self, result: TrainingResult, loss: PointLoss) -> ValidationScores:
         """Return what a model predicts for the validation examples, compared with the targets."""
         data, likelihood = self.examples_for(result)
         marginals = result.posterior.predict(data.X)
         with torch.no_grad():
-            return Judged(
+            return ValidationScores(
                 losses=loss(likelihood, data.y, marginals),
                 squares=square_errors(likelihood, data.y, marginals),
                 forecasts=loss.forecast(likelihood, marginals),

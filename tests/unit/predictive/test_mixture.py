@@ -36,7 +36,8 @@ from directgp.predictive import (
     predictive_variance,
 )
 from directgp.predictive.api import label_log_probabilities, point_prediction
-from directgp.predictive.mixture import Component, PredictiveMixture
+from directgp.predictive.component import Component
+from directgp.predictive.mixture import PredictiveMixture
 from directgp.predictive.mixture_crps import LEVELS, integrated_score
 from directgp.shapes import Marginals
 from tests.unit.predictive.families import FAMILIES, LABELS, marginals, marked, row

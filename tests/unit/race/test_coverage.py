@@ -21,7 +21,7 @@ from directgp.objectives import CRPSLoss, LogLoss, SquareLoss
 from directgp.posteriors.prior import Prior
 from directgp.predictive import predictive_interval
 from directgp.race import coverage
-from directgp.race.coverage import Coverage, Group, Predicted
+from directgp.race.coverage import Coverage, Group, MemberExamples
 from directgp.training.data import Data
 from directgp.training.result import TrainingResult
 from tests.unit.training.models import normal, seeded, start
@@ -37,15 +37,15 @@ def trained(X: Tensor, likelihood: Likelihood) -> TrainingResult:
     return TrainingResult(posterior, likelihood, "log_loss", 1.0, "joint", (), 0.0)
 
 
-def single(result: TrainingResult, y: Tensor, weight: float = 1.0) -> Predicted:
+def single(result: TrainingResult, y: Tensor, weight: float = 1.0) -> MemberExamples:
     """A member that predicts the examples of `uniform`."""
-    return Predicted(weight, result.posterior, result.likelihood, Data(uniform(len(y)), y))
+    return MemberExamples(weight, result.posterior, result.likelihood, Data(uniform(len(y)), y))
 
 
 def checked(X: Tensor, y: Tensor, likelihood: Likelihood) -> Coverage:
     """The coverage of a single model."""
     posterior = trained(X, likelihood).posterior
-    part = [Predicted(1.0, posterior, likelihood, Data(X, y))]
+    part = [MemberExamples(1.0, posterior, likelihood, Data(X, y))]
     return Coverage.of([part], LogLoss(), X.shape[1])
 
 
@@ -121,7 +121,7 @@ def test_the_feature_is_that_of_the_smallest_lengthscale() -> None:
     X = normal(N, 3)
     result = trained(X, Gaussian())
     result.posterior.prior = ard_prior(X, [2.0, 0.5, 1.0])
-    part = [Predicted(1.0, result.posterior, Gaussian(), Data(X, X[:, 0]))]
+    part = [MemberExamples(1.0, result.posterior, Gaussian(), Data(X, X[:, 0]))]
     found = Coverage.of([part], LogLoss(), 3)
     assert {group.feature for group in found.groups} == {None, 1}
     assert max(group.high for group in found.groups if group.feature == 1) == float(X[:, 1].max())
@@ -191,8 +191,8 @@ def test_members_with_a_stack_are_grouped_by_the_features() -> None:
     y = X[:, 0]
     with_stack.posterior.prior = ard_prior(X, [2.0, 0.5, 0.1])
     members = [
-        Predicted(0.7, with_stack.posterior, Gaussian(), Data(X, y)),
-        Predicted(0.3, without.posterior, Gaussian(), Data(X[:, :2], y)),
+        MemberExamples(0.7, with_stack.posterior, Gaussian(), Data(X, y)),
+        MemberExamples(0.3, without.posterior, Gaussian(), Data(X[:, :2], y)),
     ]
     for part in (members, members[:1]):
         groups = Coverage.of([part], LogLoss(), 2).groups

@@ -13,7 +13,7 @@ from torch import Tensor
 from directgp.likelihoods import Gaussian
 from directgp.objectives import AbsoluteLoss, CRPSLoss, LogLoss, PinballLoss, PointLoss, SquareLoss
 from directgp.race import weights as weights_module
-from directgp.race.weights import Pool, largest
+from directgp.race.weights import EntrantForecasts, largest
 from directgp.shapes import Marginals
 from tests.unit.training.models import normal
 
@@ -22,14 +22,14 @@ PRIOR = 5.0
 """Rows that equal weights count as."""
 
 
-def densities(losses: Tensor, share: Tensor | None = None) -> Pool:
+def densities(losses: Tensor, share: Tensor | None = None) -> EntrantForecasts:
     """Predictions compared by their log loss."""
-    return Pool(LogLoss(), losses, None, torch.zeros(losses.shape[1]).double(), share)
+    return EntrantForecasts(LogLoss(), losses, None, torch.zeros(losses.shape[1]).double(), share)
 
 
 def predictions(
     loss: PointLoss, y: Tensor, means: Tensor, share: Tensor | None = None, noise: float = 0.1
-) -> Pool:
+) -> EntrantForecasts:
     """Gaussian predictions of each candidate, compared by a loss."""
     losses, forecasts = [], []
     for mean in means:
@@ -37,7 +37,9 @@ def predictions(
         losses.append(loss(Gaussian(noise), y, q).detach())
         forecasts.append(loss.forecast(Gaussian(noise), q))
     known = [each.detach() for each in forecasts if each is not None]
-    return Pool(loss, torch.stack(losses), torch.stack(known) if known else None, y, share)
+    return EntrantForecasts(
+        loss, torch.stack(losses), torch.stack(known) if known else None, y, share
+    )
 
 
 def gaussians(candidates: int, rows: int, seed: int = 0) -> Tensor:
@@ -133,10 +135,10 @@ def test_a_quantile_far_out_is_judged_where_it_is(level: float) -> None:
         forecast = loss.forecast(noise, q)
         assert forecast is not None
         own = loss(noise, y, q).detach()
-        pool = Pool(loss, own[None], forecast[None], y, None)
+        pool = EntrantForecasts(loss, own[None], forecast[None], y, None)
         means.append(pool.mean(torch.ones(1).double()))
         assert means[-1] == pytest.approx(float(own.mean()), rel=1e-12)
-        twice = Pool(loss, own.repeat(2, 1), torch.stack([forecast] * 2), y, None)
+        twice = EntrantForecasts(loss, own.repeat(2, 1), torch.stack([forecast] * 2), y, None)
         both.append(twice.mean(torch.full((2,), 0.5).double()))
     assert both == pytest.approx(means, rel=0.02)
 
@@ -290,7 +292,7 @@ def test_noise_is_not_taken_for_a_gain() -> None:
     for seed in range(12):
         shared = normal(1, 60, seed=100 + seed)
         # A loss that is linear in the weights, so that a mixture of equals gains nothing.
-        pool = Pool(
+        pool = EntrantForecasts(
             _Linear(), shared + normal(4, 60, seed=seed), None, torch.zeros(60).double(), None
         )
         single = float(pool.losses.mean())

@@ -19,10 +19,10 @@ from directgp.experiments.compare_cell import (
     ComparedFit,
     CompareOutcome,
     Explanation,
-    MemberFacts,
     ModelFacts,
     Predictions,
     Settings,
+    StoredMember,
 )
 from directgp.experiments.plan import Comparison, DataFacts, Plan
 from directgp.experiments.splits import Parts
@@ -229,11 +229,11 @@ def _outcome(
     )
 
 
-def _members(number: int) -> tuple[MemberFacts, ...]:
+def _members(number: int) -> tuple[StoredMember, ...]:
     """The heaviest has half the weight and trees, the others share the rest."""
     label = "matern32 ARD, gaussian, joint, β = 1, 50 inducing inputs"
-    rest = MemberFacts(label=label, weight=0.5 / (number - 1), stacked=False)
-    return (MemberFacts(label=f"{label}, with stack", weight=0.5, stacked=True),) + (rest,) * (
+    rest = StoredMember(label=label, weight=0.5 / (number - 1), stacked=False)
+    return (StoredMember(label=f"{label}, with stack", weight=0.5, stacked=True),) + (rest,) * (
         number - 1
     )
 
