@@ -259,8 +259,10 @@ class StationaryMarginals(Projection):
 
     def _new(self, *shape: int, dtype: torch.dtype | None = None) -> Array:
         """Return an array of ones for each kernel."""
-        many = self.new(*shape, dtype=dtype)
-        return many[(0,) * len(self.batch)].clone() if self._shared else many
+        if not self._shared:
+            return self.new(*shape, dtype=dtype)
+        like = self._template
+        return torch.ones(*shape, dtype=dtype or like.dtype, device=like.device)
 
     def _over_q(self, values: Array) -> Array:
         """Return the sum over the q(u) that share the kernel."""
