@@ -8,6 +8,7 @@ import torch
 
 from benchmarks.defaults.scores import (
     COVERAGE,
+    Array,
     Scores,
     interval_scores,
     label_scores,
@@ -16,6 +17,7 @@ from benchmarks.defaults.scores import (
 from benchmarks.problems import Kind, Table
 from directgp import SparseGPClassifier, SparseGPCountRegressor, SparseGPRegressor
 from directgp.estimators.summary import facts_of
+from directgp.metrics import central_share
 from directgp.predictive.mixture import PredictiveMixture
 
 ESTIMATORS: dict[Kind, Any] = {
@@ -48,11 +50,24 @@ def _scores(model: Any, data: Table) -> Scores:
         return scores | {"nll": float(model.nll(data.X_test, data.y_test))}
     log_unit = np.log(unit(data)) if data.kind == "regression" else 0.0
     ends = model.predict_interval(data.X_test, COVERAGE)
+    inside = _central(model, data) if data.kind == "counts" else None
     return {
         "nll": float(model.nll(data.X_test, data.y_test) - log_unit),
         "crps": _crps(model, data) / unit(data),
-        **interval_scores(data, model.predict(data.X_test), *ends),
+        **interval_scores(data, model.predict(data.X_test), *ends, inside),
     }
+
+
+def _central(model: Any, data: Table) -> Array:
+    """Return the share of the probability of each test count that is central."""
+    y = torch.as_tensor(data.y_test)
+
+    def central(mixture: PredictiveMixture, block: slice) -> tuple[torch.Tensor]:
+        target = y[block].to(mixture.device)
+        return (central_share(mixture.cdf(target - 1), mixture.cdf(target)),)
+
+    (shares,) = model._over_blocks(data.X_test, "coverage", central)
+    return np.asarray(shares)
 
 
 def _crps(model: Any, data: Table) -> float:

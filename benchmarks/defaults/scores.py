@@ -1,8 +1,9 @@
 """Scores of predictions for the test rows of a table.
 
 Each function returns a subset of: ``nll``, ``crps``, ``error``, ``coverage``, ``tenths`` (the share
-of tenths of the rows, by predicted mean, of which 80 to 97 % are covered) and ``width``. The NLL
-of a regression is that of the target divided by its training standard deviation. CRPS, RMSE
+of tenths of the rows, by predicted mean, of which 80 to 97 % are covered) and ``width``. Intervals
+of counts have whole ends and cover more than 90 %, so for counts coverage is the central share of
+each probability (`directgp.metrics.central_share`). The NLL of a regression is that of the target divided by its training standard deviation. CRPS, RMSE
 (``error``) and width are in units of this deviation, of counts too. For labels ``error`` is the
 share of wrong ones and CRPS is Brier's score.
 """
@@ -10,10 +11,12 @@ share of wrong ones and CRPS is Brier's score.
 from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from scipy.stats import nbinom, norm, poisson
 
 from benchmarks.problems import Table
+from directgp.metrics import central_share
 
 Array = NDArray[np.float64]
 Scores = dict[str, float]
@@ -33,9 +36,15 @@ def unit(data: Table) -> float:
     return float(data.y.std()) or 1.0
 
 
-def interval_scores(data: Table, mean: Array, lower: Array, upper: Array) -> Scores:
-    """Score predictions without a density; both ends belong to the interval."""
-    inside = (lower <= data.y_test) & (data.y_test <= upper)
+def interval_scores(
+    data: Table, mean: Array, lower: Array, upper: Array, inside: Array | None = None
+) -> Scores:
+    """Score predictions without a density.
+
+    `inside` is the share of each row that its interval covers; by default both ends belong to it.
+    """
+    if inside is None:
+        inside = ((lower <= data.y_test) & (data.y_test <= upper)).astype(np.float64)
     return {
         "error": float(np.sqrt(np.mean((data.y_test - mean) ** 2))) / unit(data),
         "coverage": float(np.mean(inside)),
@@ -44,7 +53,7 @@ def interval_scores(data: Table, mean: Array, lower: Array, upper: Array) -> Sco
     }
 
 
-def _tenths(mean: Array, inside: NDArray[np.bool_]) -> list[NDArray[np.bool_]]:
+def _tenths(mean: Array, inside: Array) -> list[Array]:
     """Return `inside` for tenths of the rows by predicted mean; fewer parts below 200 rows."""
     parts = max(1, min(10, len(mean) // _ROWS_PER_PART))
     return np.array_split(inside[np.argsort(mean, kind="stable")], parts)
@@ -84,10 +93,13 @@ def count_scores(data: Table, distribution: Any) -> Scores:
     crps = np.zeros(len(y))
     for k in range(int(last) + 1):
         crps += (distribution.cdf(k) - (y <= k)) ** 2
+    ends = (distribution.ppf(tail) for tail in TAILS)
+    below, up_to = (torch.as_tensor(distribution.cdf(end)) for end in (y - 1, y))
+    inside = central_share(below, up_to).numpy()
     return {
         "nll": -float(distribution.logpmf(y).mean()),
         "crps": float(crps.mean()) / unit(data),
-        **interval_scores(data, distribution.mean(), *(distribution.ppf(t) for t in TAILS)),
+        **interval_scores(data, distribution.mean(), *ends, inside),
     }
 
 

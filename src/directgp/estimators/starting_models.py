@@ -24,7 +24,7 @@ from directgp.estimators.preprocessing import GRID, Column, TrainingTable
 from directgp.estimators.settings import FitSettings
 from directgp.estimators.validation import explained
 from directgp.integration.contract import has
-from directgp.likelihoods.base import Likelihood
+from directgp.likelihoods.base import ConjugateLikelihood, Likelihood
 from directgp.likelihoods.capabilities import GaussianPredictive
 from directgp.likelihoods.starts import (
     UnlikeLatents,
@@ -343,6 +343,11 @@ class Models:
             most_inducing=most if settings.grows else 0,
             own_kernels=any(alike) and isinstance(kernel, str),
             by_elbo=self._by_elbo(modes),
+            conjugate=tuple(
+                name
+                for name, each in self.likelihoods.items()
+                if isinstance(each, ConjugateLikelihood)
+            ),
         )
 
     def _by_elbo(self, modes: Sequence[str]) -> tuple[str, ...]:

@@ -531,7 +531,8 @@ def _reason_for_choice(path: BetaPath) -> str:
         return f"the best of {candidates} {validation}"
     gap = with_error(chosen.difference, chosen.difference_error)
     # Only candidates of earlier versions have both: a gap and an error of predictions.
-    reason = "the most regularised within one standard error of" if chosen.rmse is None else "near"
+    earlier = chosen.rmse is None and chosen.weight is None
+    reason = "the most regularised within one standard error of" if earlier else "near"
     return f"of {candidates}, {reason} the best {validation} ({gap} above it)"
 
 
@@ -610,18 +611,19 @@ def _candidates_of_race(path: BetaPath) -> Section:
     losses = [point.validation_loss for point in points]
     decimals = decimals_for(losses, [point.validation_error for point in points]) + 1
     gaps = _with_errors([(point.difference, point.difference_error) for point in points])
-    rows = [
-        (
-            percent(point.weight, 1) if point.weight else "",
-            fixed(point.validation_loss, decimals),
-            gap if point.difference > 0 else _BEST,
-            number(math.nan if point.rmse is None else point.rmse, 4),
-            point.label,
-        )
-        for point, gap in zip(points, gaps, strict=True)
-    ]
-    header = "weight", "loss", "above the best", "RMSE", "candidate"
-    return Section("", table=[header, *rows], right=range(4))
+    # Several classes have no RMSE.
+    errors = [number(point.rmse, 4) for point in points if point.rmse is not None]
+    columns = {
+        "weight": [percent(point.weight, 1) if point.weight else "" for point in points],
+        "loss": [fixed(point.validation_loss, decimals) for point in points],
+        "above the best": [
+            gap if point.difference > 0 else _BEST for point, gap in zip(points, gaps, strict=True)
+        ],
+        **({"RMSE": errors} if len(errors) == len(points) else {}),
+        "candidate": [point.label for point in points],
+    }
+    rows = zip(*columns.values(), strict=True)
+    return Section("", table=[tuple(columns), *rows], right=range(len(columns) - 1))
 
 
 def _candidates_of_model(path: BetaPath) -> Section:

@@ -97,6 +97,9 @@ class Choices:
     by_elbo: tuple[str, ...] = ()
     """Likelihoods that are trained by the ELBO alone."""
 
+    conjugate: tuple[str, ...] = ()
+    """Likelihoods for which the q(u) of the ELBO has a closed form."""
+
     @property
     def objectives(self) -> tuple[tuple[str, float], ...]:
         """Modes with β: near 1, smaller, and the plain ELBO."""
@@ -143,18 +146,37 @@ class Choices:
             chosen[self._allowed(candidate)] = None
         return list(chosen)[:number]
 
+    def collapsed(self) -> Iterator[Candidate]:
+        """Yield the candidate whose q(u) has a closed form, without the stack if possible.
+
+        Its steps change hyperparameters alone, so a few show whether more inducing inputs pay.
+        """
+        if self.conjugate and "elbo" in self.modes:
+            yield replace(
+                self.first(),
+                kernel="rbf" if "rbf" in self.kernels else self.kernels[0],
+                likelihood=self.conjugate[0],
+                mode="elbo",
+                beta=1.0,
+                stacked=all(self.stacked),
+            )
+
     def _allowed(self, candidate: Candidate) -> Candidate:
         if candidate.likelihood in self.by_elbo:
             return replace(candidate, mode="elbo", beta=1.0)
         return candidate
+
+    def doubled(self, of: Candidate) -> Iterator[Candidate]:
+        """Yield the candidate with twice the inducing inputs, if there may be so many."""
+        if 2 * of.num_inducing <= self.most_inducing:
+            yield replace(of, num_inducing=2 * of.num_inducing)
 
     def neighbours(self, of: Candidate, tried: Collection[str]) -> Iterator[Candidate]:
         """Yield candidates that differ in one choice: number of inducing inputs, β, likelihood.
 
         Likelihoods are those not `tried` yet.
         """
-        if 2 * of.num_inducing <= self.most_inducing:
-            yield replace(of, num_inducing=2 * of.num_inducing)
+        yield from self.doubled(of)
         if of.mode != "elbo":
             place = self.betas.index(of.beta)
             after, before = self.betas[place + 1 : place + 2], self.betas[max(place - 1, 0) : place]

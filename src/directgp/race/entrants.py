@@ -16,6 +16,8 @@ from typing_extensions import override
 
 from directgp.errors import NumericalError
 from directgp.integration.contract import has
+from directgp.likelihoods.base import ConjugateLikelihood
+from directgp.likelihoods.capabilities import Classes
 from directgp.likelihoods.starts import UnlikeLatents
 from directgp.numerics.arrays import one_thread
 from directgp.race.candidates import Candidate
@@ -78,9 +80,6 @@ class Entrant:
     forecasts: Float[Tensor, "s v"] | None = None
     """What the loss of a mixture needs to know of its predictions."""
 
-    rmse: float = math.nan
-    """Root of the mean square error of the predictions."""
-
     steps: int = 0
     """Steps of this candidate, after those that it started from."""
 
@@ -101,6 +100,12 @@ class Entrant:
     def state(self) -> Candidate:
         """The candidate whose training gave the state: the ELBO where no later step helped."""
         return self.candidate if self.kept else replace(self.candidate, mode="elbo", beta=1.0)
+
+    @property
+    def collapsed(self) -> bool:
+        """Whether its q(u) has a closed form."""
+        likelihood = self.results[0].likelihood
+        return self.candidate.mode == "elbo" and isinstance(likelihood, ConjugateLikelihood)
 
     @property
     def weighted(self) -> Float[Tensor, " v"]:
@@ -218,10 +223,10 @@ class Trainers:
         key = candidate.stacked, candidate.ard, name
         if key not in self._bases:
             first = replace(candidate, likelihood=name, mode="elbo", beta=1.0, own_kernels=False)
-            self._bases[key] = self._begun(first)
+            self._bases[key] = self.begun(first)
         return self._bases[key]
 
-    def _begun(self, candidate: Candidate) -> Entrant | None:
+    def begun(self, candidate: Candidate) -> Entrant | None:
         """Return an ELBO candidate after its first steps, from the untrained model."""
         model = self.models.model(candidate)
         results = []
@@ -327,15 +332,22 @@ class Trainers:
         pairs = zip(self.splits[candidate.stacked], results, strict=True)
         found = [part.judged(result, loss) for part, result in pairs]
         losses = torch.cat([each.losses for each in found])
-        squares = torch.cat([each.squares for each in found])
         several = [each.forecasts for each in found if each.forecasts is not None]
         forecasts = torch.cat(several, -1) if several else None
         each = [part.shares for part in self.splits[candidate.stacked]]
         shares = None if any(rows is None for rows in each) else torch.cat(cast(list[Row], each))
-        rmse = float((squares if shares is None else shares * squares).mean()) ** 0.5
-        return Entrant(
-            candidate, tuple(results), losses, shares, forecasts, rmse, base=tuple(results)
-        )
+        return Entrant(candidate, tuple(results), losses, shares, forecasts, base=tuple(results))
+
+    def rmse(self, entrant: Entrant) -> float | None:
+        """Return the root of the mean square error; None for several classes.
+
+        For them it takes the probabilities of all classes, the loss only that of the label.
+        """
+        if isinstance(entrant.results[0].likelihood, Classes):
+            return None
+        pairs = zip(self.splits[entrant.candidate.stacked], entrant.results, strict=True)
+        squares = torch.cat([part.squares(result) for part, result in pairs])
+        return float(squares.mean()) ** 0.5
 
     def pool(self, entrants: Sequence[Entrant]) -> EntrantForecasts:
         """Return the predictions of entrants for the validation examples."""

@@ -29,8 +29,8 @@ _AHEAD = 2.0
 """A candidate goes on if it overtakes the result within that many times its steps."""
 
 _CHALLENGE = 400
-"""So does the best one of the other features within at least that many steps: on smooth tables
-those without trees start far behind."""
+"""So do the best one of the other features and the best collapsed one within at least that many
+steps: on smooth tables those without trees start far behind."""
 
 _STEPS_PER_DOUBLING = 30
 """Steps for which twice as many inducing inputs have to pay."""
@@ -48,7 +48,8 @@ class Effort:
     """Number of candidates to start with."""
 
     leaders: int
-    """Number of leading candidates whose neighbours are tried."""
+    """Number of leading candidates whose neighbours are tried; without any, no candidate starts
+    only to show whether more inducing inputs pay."""
 
     rows: int
     """Training examples of a candidate before the last ones are left."""
@@ -185,17 +186,28 @@ class Race:
     def _open(self) -> None:
         """Train the starting candidates for their first steps."""
         portfolio = self.choices.portfolio(self.effort.portfolio)
+        if self.effort.leaders > 0:
+            portfolio = list(dict.fromkeys([*portfolio, *self.choices.collapsed()]))
         ard = self._ard()
         if ard is not None:
             portfolio = [replace(candidate, ard=ard) for candidate in portfolio]
-            bases = [self.trainers.base(each, self._first_of(each)) for each in portfolio]
-            pairs = zip(portfolio, bases, strict=True)
-            starts = [self.trainers.start(each, base) for each, base in pairs if base is not None]
+            starts = [self._start(each) for each in portfolio]
             first = [(start, FIRST_STEPS) for start in starts if start is not None]
             self.entrants = [each for each in self.trainers.advanced(first) if each.steps]
         self._tried = {each.candidate for each in self.entrants}
         if self.trainers.end is not None:
             self.untried += [each.label for each in portfolio if each not in self._tried]
+
+    def _start(self, candidate: Candidate) -> Entrant | None:
+        """Return a starting candidate; None if it could not be trained.
+
+        A collapsed one starts from its own untrained model: another kernel's lengthscales may lead
+        it into a worse optimum.
+        """
+        if candidate.mode == "elbo" and candidate.likelihood in self.choices.conjugate:
+            return self.trainers.begun(candidate)
+        base = self.trainers.base(candidate, self._first_of(candidate))
+        return None if base is None else self.trainers.start(candidate, base)
 
     def _ard(self) -> bool | None:
         """Return whether each feature gets a lengthscale; None if no model could be trained.
@@ -237,7 +249,8 @@ class Race:
         weights = weights_of(pool, self.combine)
         result = pool.mean(weights)
         each = shares(self.entrants, weights, self.combine)
-        _, *challengers = self._leaders(weights)
+        _, *others = self._leaders(weights)
+        challengers = [*others, *self._collapsed()]
         steps = []
         for entrant, share in zip(self.entrants, each, strict=True):
             gap = self.trainers.fall(entrant.loss, result)
@@ -260,8 +273,21 @@ class Race:
         ]
         return [first, *sorted(others, key=lambda entrant: entrant.loss)[:1]]
 
+    def _collapsed(self) -> list[Entrant]:
+        """Return the best entrant whose q(u) has a closed form, if there is one."""
+        collapsed = [each for each in self.entrants if each.collapsed]
+        return sorted(collapsed, key=lambda entrant: entrant.loss)[:1]
+
     def _expand(self) -> bool:
-        """Add the neighbours of the leading entrants; return whether there are new ones."""
+        """Add the neighbours of the leading entrants; return whether there are new ones.
+
+        A larger number of inducing inputs is first tried where q(u) has a closed form. Where it is
+        kept, the race goes on before other neighbours are tried.
+        """
+        for entrant in self._collapsed() if self.effort.leaders > 0 else []:
+            for candidate in self.choices.doubled(entrant.candidate):
+                if self._try(entrant, candidate):
+                    return True
         added = False
         for leader in self._leaders(self.weights)[: self.effort.leaders]:
             if leader.candidate in self._expanded:
@@ -269,15 +295,22 @@ class Race:
             self._expanded.add(leader.candidate)
             likelihoods = {candidate.likelihood for candidate in self._tried}
             for candidate in self.choices.neighbours(leader.candidate, likelihoods):
-                size = candidate.stacked, candidate.num_inducing
-                if candidate in self._tried or size in self._refused:
-                    continue
-                if self.trainers.end is not None:
-                    self.untried.append(candidate.label)
-                    continue
-                self._tried.add(candidate)
-                added |= self._add(leader, candidate)
+                kept = self._try(leader, candidate)
+                added |= kept
+                if kept and candidate.num_inducing > leader.candidate.num_inducing:
+                    break
         return added
+
+    def _try(self, leader: Entrant, candidate: Candidate) -> bool:
+        """Add a neighbour that was not tried before; return whether it is kept."""
+        size = candidate.stacked, candidate.num_inducing
+        if candidate in self._tried or size in self._refused:
+            return False
+        if self.trainers.end is not None:
+            self.untried.append(candidate.label)
+            return False
+        self._tried.add(candidate)
+        return self._add(leader, candidate)
 
     def _add(self, leader: Entrant, candidate: Candidate) -> bool:
         """Train a neighbour for its first steps, and keep it if that pays."""
@@ -296,11 +329,14 @@ class Race:
             return False
         grown = candidate.num_inducing > leader.candidate.num_inducing
         others = [each for each in self.entrants if not (grown and each is leader)]
-        fall = trainers.fall(self._loss(self.entrants), self._loss([*others, entrant]))
+        result = self._loss(self.entrants)
+        fall = trainers.fall(result, self._loss([*others, entrant]))
+        own = trainers.fall(leader.loss, entrant.loss) if grown else 0.0
         if grown:
             # More inducing inputs are further training: it is judged as further steps are.
-            share = float(self.weights[self.entrants.index(leader)])
-            fall = max(fall, share * trainers.fall(leader.loss, entrant.loss))
+            catches_up = leader.collapsed and _AHEAD * own >= trainers.fall(entrant.loss, result)
+            share = 1.0 if catches_up else float(self.weights[self.entrants.index(leader)])
+            fall = max(fall, share * own)
         steps = _STEPS_PER_DOUBLING if grown else FIRST_STEPS
         wanted = price(entrant, steps, self.effort)
         pays = fall >= wanted
@@ -309,7 +345,7 @@ class Race:
             self.entrants[self.entrants.index(leader)] = entrant
         elif pays:
             self.entrants.append(entrant)
-        elif grown:
+        elif grown and not (leader.collapsed and own >= wanted):
             self._refused.add((candidate.stacked, candidate.num_inducing))
         return pays
 

@@ -40,7 +40,7 @@ def path_of(race: Race, betas: Sequence[float], validation: str) -> BetaPath:
             validation_error=point.validation_error,
             difference=point.difference,
             difference_error=point.difference_error,
-            rmse=entrant.rmse,
+            rmse=trainers.rmse(entrant),
             label=entrant.state.label,
             weight=float(weight),
         )

@@ -82,9 +82,6 @@ class ValidationScores(NamedTuple):
     losses: Row
     """The loss of each."""
 
-    squares: Row
-    """The square error of each."""
-
     forecasts: Float[Tensor, "s v"] | None
     """What the loss of a mixture needs to know; None if the losses are enough."""
 
@@ -125,6 +122,13 @@ class Split:
         shares = self.shares
         return losses if shares is None else torch.where(shares > 0, shares * losses, 0.0)
 
+    def squares(self, result: TrainingResult) -> Float[Tensor, " v"]:
+        """Return the square error of each validation example, times its relative weight."""
+        data, likelihood = self.examples_for(result)
+        with torch.no_grad():
+            squares = square_errors(likelihood, data.y, result.posterior.predict(data.X))
+        return squares if self.shares is None else self.shares * squares
+
     def judged(self, result: TrainingResult, loss: PointLoss) -> ValidationScores:
         """Return what a model predicts for the validation examples, compared with the targets."""
         data, likelihood = self.examples_for(result)
@@ -132,7 +136,6 @@ class Split:
         with torch.no_grad():
             return ValidationScores(
                 losses=loss(likelihood, data.y, marginals),
-                squares=square_errors(likelihood, data.y, marginals),
                 forecasts=loss.forecast(likelihood, marginals),
             )
 

@@ -64,6 +64,17 @@ def test_a_larger_effort_has_the_candidates_of_a_smaller_one_and_more() -> None:
     assert len(fast) < len(default) < len(thorough)
 
 
+def test_the_collapsed_candidate_is_the_elbo_of_a_conjugate_likelihood() -> None:
+    (found,) = replace(OPEN, conjugate=("gaussian",)).collapsed()
+    plain = replace(OPEN.first(), mode="elbo", beta=1.0)
+    assert found == replace(plain, kernel="rbf", likelihood="gaussian", stacked=False)
+    # The objective or the likelihood of the user has no closed form, or all have the stack.
+    assert not [*OPEN.collapsed()]
+    assert not [*replace(OPEN, conjugate=("gaussian",), modes=("joint",)).collapsed()]
+    (stacked,) = replace(OPEN, conjugate=("gaussian",), stacked=(True,)).collapsed()
+    assert stacked.stacked
+
+
 VALUES: dict[str, list[Any]] = {
     "kernels": [("rbf",), ("matern52", "matern32", "rbf")],
     "ard": [(True,), (True, False)],

@@ -76,7 +76,9 @@ def test_losses_of_folds_by_hand(weighted: bool) -> None:
     share = np.concatenate(weights) / np.concatenate(weights).mean()
     np.testing.assert_allclose(base.losses, np.concatenate(losses), rtol=1e-9)
     np.testing.assert_allclose(base.weighted, share * np.concatenate(losses), rtol=1e-9)
-    assert base.rmse == pytest.approx(np.sqrt(np.mean(share * np.concatenate(errors) ** 2)))
+    assert trainers.rmse(base) == pytest.approx(
+        np.sqrt(np.mean(share * np.concatenate(errors) ** 2))
+    )
     pool = trainers.pool([base])
     torch.testing.assert_close(
         pool.y, torch.cat([part.validation.y for part in trainers.splits[False]])

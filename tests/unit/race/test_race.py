@@ -292,6 +292,49 @@ def test_more_inducing_inputs_are_judged_as_further_training_of_their_candidate(
     assert trained(race, kernel="rbf").candidate.num_inducing == (8 if helps else M)
 
 
+SMOOTH = choices(
+    likelihoods=("student_t", "gaussian"),
+    modes=("elbo", "joint"),
+    conjugate=("gaussian",),
+    most_inducing=4 * M,
+)
+"""The ELBO of the Gaussian has q(u) in closed form."""
+
+
+@BOTH
+@pytest.mark.parametrize(("fall", "number"), [(1.2, 4 * M), (0.4, M)])
+def test_a_collapsed_candidate_grows_where_that_may_overtake_the_best(
+    combine: Combine, fall: float, number: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It starts behind by 2 nats, and falls with each doubling; the others do not."""
+
+    def loss(c: Candidate, steps: int) -> float:
+        if c.likelihood == "gaussian" and c.mode == "elbo":
+            return 2.0 - fall * math.log2(c.num_inducing / M)
+        return 0.0
+
+    race = raced(FakeRuns(loss), monkeypatch, combine=combine, settings=SMOOTH)
+    found = trained(race, likelihood="gaussian", mode="elbo")
+    assert found.candidate.num_inducing == number
+    # The larger size was not refused for the others: where it falls too slowly they try it.
+    sizes = {each for each in race.decisions if "8 inducing inputs" in each and "joint" in each}
+    assert len(sizes) == (number == M)
+
+
+@pytest.mark.parametrize("effort", ["fast", "default"])
+def test_a_collapsed_candidate_starts_only_if_neighbours_are_tried(
+    effort: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = replace(OPEN, conjugate=("gaussian",))
+    race = race_of(
+        FakeRuns(lambda c, steps: 0.0), monkeypatch, effort=EFFORTS[effort], settings=settings
+    )
+    race._open()
+    (collapsed,) = settings.collapsed()
+    started = [replace(each.candidate, ard=collapsed.ard) for each in race.entrants]
+    assert (collapsed in started) == (effort == "default")
+
+
 @pytest.mark.parametrize("gain", [0.0, 0.2 * 50 * EFFORT.tolerance, -1.0])
 def test_inducing_inputs_that_do_not_pay_are_refused_once(
     gain: float, monkeypatch: pytest.MonkeyPatch
