@@ -10,6 +10,7 @@ from benchmarks.defaults.scores import (
     COVERAGE,
     Array,
     Scores,
+    central_share,
     interval_scores,
     label_scores,
     unit,
@@ -17,7 +18,6 @@ from benchmarks.defaults.scores import (
 from benchmarks.problems import Kind, Table
 from directgp import SparseGPClassifier, SparseGPCountRegressor, SparseGPRegressor
 from directgp.estimators.summary import facts_of
-from directgp.metrics import central_share
 from directgp.predictive.mixture import PredictiveMixture
 
 ESTIMATORS: dict[Kind, Any] = {
@@ -49,12 +49,12 @@ def _scores(model: Any, data: Table) -> Scores:
         scores = label_scores(data, model.predict_proba(data.X_test)[:, 1])
         return scores | {"nll": float(model.nll(data.X_test, data.y_test))}
     log_unit = np.log(unit(data)) if data.kind == "regression" else 0.0
-    ends = model.predict_interval(data.X_test, COVERAGE)
+    lower, upper = model.predict_interval(data.X_test, COVERAGE)
     inside = _central(model, data) if data.kind == "counts" else None
     return {
         "nll": float(model.nll(data.X_test, data.y_test) - log_unit),
         "crps": _crps(model, data) / unit(data),
-        **interval_scores(data, model.predict(data.X_test), *ends, inside),
+        **interval_scores(data, model.predict(data.X_test), lower, upper, inside),
     }
 
 
@@ -62,12 +62,12 @@ def _central(model: Any, data: Table) -> Array:
     """Return the share of the probability of each test count that is central."""
     y = torch.as_tensor(data.y_test)
 
-    def central(mixture: PredictiveMixture, block: slice) -> tuple[torch.Tensor]:
+    def ends(mixture: PredictiveMixture, block: slice) -> tuple[torch.Tensor, ...]:
         target = y[block].to(mixture.device)
-        return (central_share(mixture.cdf(target - 1), mixture.cdf(target)),)
+        return mixture.cdf(target - 1), mixture.cdf(target)
 
-    (shares,) = model._over_blocks(data.X_test, "coverage", central)
-    return np.asarray(shares)
+    below, up_to = model._over_blocks(data.X_test, "coverage", ends)
+    return central_share(np.asarray(below), np.asarray(up_to))
 
 
 def _crps(model: Any, data: Table) -> float:

@@ -3,20 +3,18 @@
 Each function returns a subset of: ``nll``, ``crps``, ``error``, ``coverage``, ``tenths`` (the share
 of tenths of the rows, by predicted mean, of which 80 to 97 % are covered) and ``width``. Intervals
 of counts have whole ends and cover more than 90 %, so for counts coverage is the central share of
-each probability (`directgp.metrics.central_share`). The NLL of a regression is that of the target divided by its training standard deviation. CRPS, RMSE
-(``error``) and width are in units of this deviation, of counts too. For labels ``error`` is the
-share of wrong ones and CRPS is Brier's score.
+each probability. The NLL of a regression is that of the target divided by its training standard
+deviation. CRPS, RMSE (``error``) and width are in units of this deviation, of counts too. For
+labels ``error`` is the share of wrong ones and CRPS is Brier's score.
 """
 
 from typing import Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 from scipy.stats import nbinom, norm, poisson
 
 from benchmarks.problems import Table
-from directgp.metrics import central_share
 
 Array = NDArray[np.float64]
 Scores = dict[str, float]
@@ -83,6 +81,17 @@ def label_scores(data: Table, probability: Array) -> Scores:
     return {"nll": nll, "crps": crps, "error": float(np.mean(true <= 0.5))}
 
 
+def central_share(below: Array, up_to: Array) -> Array:
+    """Return the share of P(Y < y) to P(Y ≤ y) between the tails; its mean is 0.9 if calibrated."""
+    low, high = TAILS
+    central = np.minimum(up_to, high) - np.maximum(below, low)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        share = np.maximum(central, 0) / (up_to - below)
+    # A count without probability is central or not as a whole.
+    whole = (low <= up_to) & (up_to <= high)
+    return np.where(up_to > below, share, whole.astype(np.float64))
+
+
 def count_scores(data: Table, distribution: Any) -> Scores:
     """Score a frozen distribution of scipy with one count per test row.
 
@@ -93,13 +102,12 @@ def count_scores(data: Table, distribution: Any) -> Scores:
     crps = np.zeros(len(y))
     for k in range(int(last) + 1):
         crps += (distribution.cdf(k) - (y <= k)) ** 2
-    ends = (distribution.ppf(tail) for tail in TAILS)
-    below, up_to = (torch.as_tensor(distribution.cdf(end)) for end in (y - 1, y))
-    inside = central_share(below, up_to).numpy()
+    lower, upper = (distribution.ppf(tail) for tail in TAILS)
+    inside = central_share(distribution.cdf(y - 1), distribution.cdf(y))
     return {
         "nll": -float(distribution.logpmf(y).mean()),
         "crps": float(crps.mean()) / unit(data),
-        **interval_scores(data, distribution.mean(), *ends, inside),
+        **interval_scores(data, distribution.mean(), lower, upper, inside),
     }
 
 

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from scipy.integrate import quad
 from scipy.stats import nbinom, norm, poisson
 
@@ -24,6 +25,7 @@ from benchmarks.defaults.report import (
     write_tables,
 )
 from benchmarks.defaults.scores import (
+    central_share,
     count_scores,
     interval_scores,
     label_scores,
@@ -33,7 +35,7 @@ from benchmarks.defaults.scores import (
 from benchmarks.defaults.store import Cell, Record, Store
 from benchmarks.defaults.tables import CLASSIC, KINDS, table
 from benchmarks.problems import Kind, Table, problem
-from directgp import SparseGPClassifier, SparseGPCountRegressor, SparseGPRegressor
+from directgp import SparseGPClassifier, SparseGPCountRegressor, SparseGPRegressor, metrics
 
 QUICK = {
     "objective": "elbo",
@@ -104,6 +106,14 @@ def test_tenths_are_parts_by_predicted_mean() -> None:
     assert scores["tenths"] == pytest.approx(0.9)
 
 
+def test_the_coverage_of_counts_is_that_of_the_metrics() -> None:
+    ends = np.random.default_rng(0).uniform(size=(2, 50)).astype(np.float64)
+    below, up_to = ends.min(0), ends.max(0)
+    below[:3] = up_to[:3] = [0.01, 0.5, 0.99]
+    expected = metrics.central_share(torch.as_tensor(below), torch.as_tensor(up_to))
+    np.testing.assert_allclose(central_share(below, up_to), expected, rtol=1e-12)
+
+
 @pytest.mark.parametrize("dispersion", [0.0, 0.7])
 def test_count_scores_are_sums_over_counts(dispersion: float) -> None:
     mean, data = np.array([2.0, 9.0]), data_of("counts", [0.0, 30.0])
@@ -115,6 +125,8 @@ def test_count_scores_are_sums_over_counts(dispersion: float) -> None:
     squares = (p.cumsum(0) - (data.y_test <= k)) ** 2
     assert scores["crps"] == pytest.approx(squares.sum(0).mean() / 2)
     assert set(scores) == NAMES
+    ends = p.cumsum(0)[[0, 30], [0, 1]] - p[[0, 30], [0, 1]], p.cumsum(0)[[0, 30], [0, 1]]
+    assert scores["coverage"] == pytest.approx(central_share(*ends).mean())
 
 
 def test_scores_of_our_regressor_are_those_of_its_normal_predictions() -> None:

@@ -1,7 +1,6 @@
 """Write the summary of a fitted estimator, as text, as HTML and as plain values."""
 
 import html
-import math
 import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace

@@ -347,7 +347,7 @@ class Trainers:
             return None
         pairs = zip(self.splits[entrant.candidate.stacked], entrant.results, strict=True)
         squares = torch.cat([part.squares(result) for part, result in pairs])
-        return float(squares.mean()) ** 0.5
+        return math.sqrt(float(squares.mean()))
 
     def pool(self, entrants: Sequence[Entrant]) -> EntrantForecasts:
         """Return the predictions of entrants for the validation examples."""
