@@ -150,6 +150,8 @@ class Race:
     _expanded: set[Candidate] = field(default_factory=set, init=False)
     _refused: set[tuple[bool, int]] = field(default_factory=set, init=False)
     """Features and numbers of inducing inputs that did not pay."""
+    _grows: bool = field(default=False, init=False)
+    """Whether more inducing inputs have paid for a candidate whose q(u) has a closed form."""
 
     @property
     def weights(self) -> Weights:
@@ -250,13 +252,15 @@ class Race:
         result = pool.mean(weights)
         each = shares(self.entrants, weights, self.combine)
         _, *others = self._leaders(weights)
-        challengers = [*others, *self._collapsed()]
+        collapsed = self._collapsed()
+        challengers = [*others, *collapsed]
         steps = []
         for entrant, share in zip(self.entrants, each, strict=True):
             gap = self.trainers.fall(entrant.loss, result)
             within = _CHALLENGE if any(entrant is each for each in challengers) else 0
-            share = 1.0 if overtakes(entrant, gap, self.effort, within) else share
-            steps.append(next_steps(entrant, share, self.effort))
+            grows = self._grows and any(entrant is each for each in collapsed)
+            goes_on = grows or overtakes(entrant, gap, self.effort, within)
+            steps.append(next_steps(entrant, 1.0 if goes_on else share, self.effort))
         return [(i, number) for i, number in enumerate(steps) if number]
 
     def _advance(self, going: Sequence[tuple[int, int]]) -> None:
@@ -281,8 +285,9 @@ class Race:
     def _expand(self) -> bool:
         """Add the neighbours of the leading entrants; return whether there are new ones.
 
-        A larger number of inducing inputs is first tried where q(u) has a closed form. Where it is
-        kept, the race goes on before other neighbours are tried.
+        A larger number of inducing inputs is first tried where q(u) has a closed form. Where it
+        pays, the smaller one first goes on while its steps pay: they are cheaper, and lead to
+        better hyperparameters to grow from.
         """
         for entrant in self._collapsed() if self.effort.leaders > 0 else []:
             for candidate in self.choices.doubled(entrant.candidate):
@@ -340,6 +345,12 @@ class Race:
         steps = _STEPS_PER_DOUBLING if grown else FIRST_STEPS
         wanted = price(entrant, steps, self.effort)
         pays = fall >= wanted
+        if pays and grown and leader.collapsed and not self._grows:
+            self._grows = True
+            if next_steps(leader, 1.0, self.effort):
+                # Grow again after these steps.
+                self._tried.remove(candidate)
+                return True
         self.decisions.append(_decision(candidate, fall, wanted))
         if pays and grown:
             self.entrants[self.entrants.index(leader)] = entrant

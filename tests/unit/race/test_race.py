@@ -321,6 +321,27 @@ def test_a_collapsed_candidate_grows_where_that_may_overtake_the_best(
     assert len(sizes) == (number == M)
 
 
+def test_a_collapsed_candidate_that_may_grow_first_takes_the_steps_that_pay(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It is too far behind to go on for its own sake, until more inducing inputs have paid."""
+
+    def loss(c: Candidate, steps: int) -> float:
+        if c.likelihood == "gaussian" and c.mode == "elbo":
+            return 4.0 - 2.0 * math.log2(c.num_inducing / M) - 0.001 * min(steps, 160)
+        return 0.0
+
+    fake = FakeRuns(loss)
+    race = raced(fake, monkeypatch, settings=SMOOTH)
+    (small,) = SMOOTH.collapsed()
+    double = replace(small, num_inducing=2 * M)
+    labels = [call.label for call in fake.calls]
+    first = labels.index(double.label)
+    steps = [call.recipe.max_steps for call in fake.calls[first:] if call.label == small.label]
+    assert steps and labels[first:].count(double.label) >= 2
+    assert trained(race, likelihood="gaussian", mode="elbo").candidate.num_inducing == 4 * M
+
+
 @pytest.mark.parametrize("effort", ["fast", "default"])
 def test_a_collapsed_candidate_starts_only_if_neighbours_are_tried(
     effort: str, monkeypatch: pytest.MonkeyPatch
