@@ -236,6 +236,16 @@ def test_the_candidates_of_a_race_the_best_first() -> None:
     assert last.split()[:4] == ["∞", "∞", "3.21", "rbf,"]
 
 
+def test_candidates_of_several_classes_have_no_rmse() -> None:
+    path = replace(RACE, points=tuple(replace(point, rmse=None) for point in RACE.points))
+    lines = summary_text(replace(MIXTURE, path=path)).splitlines()
+    start = lines.index("Candidates compared, log_loss, the best first")
+    assert lines[start + 1 : start + 3] == [
+        "  weight     loss    above the best   candidate",
+        "           1.2000              best   rbf ARD, gaussian, joint, β = 0.5",
+    ]
+
+
 def test_decisions_are_a_list() -> None:
     text = words(MIXTURE)
     assert "Decisions of the race - Kept: rbf ARD. Kept:" in text

@@ -13,7 +13,7 @@ import torch
 from scipy import stats
 
 from directgp.errors import NumericalError
-from directgp.likelihoods import Gaussian, HeteroscedasticGaussian, Likelihood, Poisson
+from directgp.likelihoods import Gaussian, HeteroscedasticGaussian, Likelihood, Poisson, Softmax
 from directgp.objectives import CRPSLoss, LogLoss
 from directgp.race import entrants
 from directgp.race.candidates import Candidate
@@ -54,6 +54,15 @@ def changed(trainers: Trainers, entrant: Entrant, **traits: Any) -> Entrant:
 
 
 # Losses
+
+
+def test_several_classes_have_no_rmse() -> None:
+    """It would take the probabilities of all classes."""
+    data = rows()
+    labels = replace(data, y=torch.arange(len(data)).to(data.X) % 3)
+    trainers = trainers_of(HoldOut(0.3), labels, {"softmax": Softmax(3)})
+    base = trainers.base(replace(FIRST, likelihood="softmax"), "softmax")
+    assert base is not None and trainers.rmse(base) is None
 
 
 @pytest.mark.parametrize("weighted", [False, True])
