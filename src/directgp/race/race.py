@@ -250,12 +250,12 @@ class Race:
         pool = self.trainers.pool(self.entrants)
         weights = weights_of(pool, self.combine)
         result = pool.mean(weights)
-        each = shares(self.entrants, weights, self.combine)
+        falls = shares(self.entrants, weights, self.combine)
         _, *others = self._leaders(weights)
         collapsed = self._collapsed()
         challengers = [*others, *collapsed]
         steps = []
-        for entrant, share in zip(self.entrants, each, strict=True):
+        for entrant, share in zip(self.entrants, falls, strict=True):
             gap = self.trainers.fall(entrant.loss, result)
             within = _CHALLENGE if any(entrant is each for each in challengers) else 0
             grows = self._grows and any(entrant is each for each in collapsed)
@@ -300,9 +300,9 @@ class Race:
             self._expanded.add(leader.candidate)
             likelihoods = {candidate.likelihood for candidate in self._tried}
             for candidate in self.choices.neighbours(leader.candidate, likelihoods):
-                kept = self._try(leader, candidate)
-                added |= kept
-                if kept and candidate.num_inducing > leader.candidate.num_inducing:
+                is_kept = self._try(leader, candidate)
+                added |= is_kept
+                if is_kept and candidate.num_inducing > leader.candidate.num_inducing:
                     break
         return added
 
@@ -348,7 +348,7 @@ class Race:
         if pays and grown and leader.collapsed and not self._grows:
             self._grows = True
             if next_steps(leader, 1.0, self.effort):
-                # Grow again after these steps.
+                # Train the smaller one first, and grow again after that.
                 self._tried.remove(candidate)
                 return True
         self.decisions.append(_decision(candidate, fall, wanted))

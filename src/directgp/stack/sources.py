@@ -40,7 +40,7 @@ _MIN_ROWS = 12
 """Boosting of fewer rows cannot split: two leaves of 5 rows, after a tenth is held out."""
 
 _FEW_THREADS = 2
-"""Threads of boosting below twice `_ENTRIES_PER_THREAD`."""
+"""Smallest limit of the threads of boosting."""
 
 _ENTRIES_PER_THREAD = 2**18
 """Entries of X for each thread of boosting. Its loops are short: on 33,000 rows with 9 features
@@ -226,13 +226,13 @@ class Boosting(StackSource):
             return FittedSource(Trees.constant(np.array([scale.low]), rows.X.shape[1]), scale)
         model = _boosting(rows, target, seed)
         labels = rows.y.astype(np.int64) if target.is_class else rows.y
-        with _few_threads(rows.X.size):
+        with few_threads(rows.X.size):
             model.fit(rows.X, labels, sample_weight=rows.weights)
         return FittedSource(Trees.from_boosting(model, rows.X), scale)
 
 
-def _few_threads(entries: int) -> AbstractContextManager[Any]:
-    """Limit the threads of OpenMP to those that pay for so many entries of X."""
+def few_threads(entries: int) -> AbstractContextManager[Any]:
+    """Limit the threads of OpenMP, by the number of entries of X; never raise their number."""
     openmp = ThreadpoolController().select(user_api="openmp")
     before = max((library["num_threads"] for library in openmp.info()), default=1)
     pays = max(_FEW_THREADS, entries // _ENTRIES_PER_THREAD)

@@ -17,11 +17,19 @@ from sklearn.neighbors import KNeighborsRegressor
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 from sklearn.svm import SVC, LinearSVC
+from threadpoolctl import ThreadpoolController
 
 from directgp.errors import InvalidInputError
 from directgp.registry import Task
 from directgp.stack.scales import Scale
-from directgp.stack.sources import ForeignModel, Rows, check_stack, sources_of, with_every_class
+from directgp.stack.sources import (
+    ForeignModel,
+    Rows,
+    check_stack,
+    few_threads,
+    sources_of,
+    with_every_class,
+)
 from directgp.stack.stack import Stack, fit_stack, fold_of_rows
 from directgp.stack.trees import Trees
 
@@ -402,3 +410,19 @@ def test_rows_of_another_width_are_refused() -> None:
     fit, _ = fitted("trees", inputs(), score(inputs()))
     with pytest.raises(InvalidInputError, match=r"X of the stack must be of shape \(n, 3\)"):
         fit.columns(inputs(4, 2))
+
+
+@pytest.mark.parametrize(
+    ("before", "entries", "inside"), [(8, 100, 2), (8, 2**20, 4), (1, 2**20, 1)]
+)
+def test_boosting_takes_the_threads_that_pay_and_restores_their_number(
+    before: int, entries: int, inside: int
+) -> None:
+    def threads() -> set[int]:
+        libraries = ThreadpoolController().select(user_api="openmp").info()
+        return {library["num_threads"] for library in libraries}
+
+    with ThreadpoolController().limit(limits=before, user_api="openmp"):
+        with few_threads(entries):
+            assert threads() == {inside}
+        assert threads() == {before}
