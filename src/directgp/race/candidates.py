@@ -167,7 +167,7 @@ class Choices:
         return candidate
 
     def doubled(self, of: Candidate) -> Iterator[Candidate]:
-        """Yield the candidate with twice the inducing inputs, unless these are more than allowed."""
+        """Yield the candidate with twice the inducing inputs, unless those are too many."""
         if 2 * of.num_inducing <= self.most_inducing:
             yield replace(of, num_inducing=2 * of.num_inducing)
 
