@@ -82,7 +82,10 @@ def label_scores(data: Table, probability: Array) -> Scores:
 
 
 def central_share(below: Array, up_to: Array) -> Array:
-    """Return the share of P(Y < y) to P(Y ≤ y) between the tails; its mean is 0.9 if calibrated."""
+    """Return the share of P(Y < y) to P(Y ≤ y) between the tails; its mean is 0.9 if calibrated.
+
+    As `directgp.metrics.central_share`, which the environment of the other libraries cannot import.
+    """
     low, high = TAILS
     central = np.minimum(up_to, high) - np.maximum(below, low)
     with np.errstate(divide="ignore", invalid="ignore"):
