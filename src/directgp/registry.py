@@ -15,6 +15,9 @@ from directgp.errors import refuse
 Task = Literal["regression", "classification", "count"]
 KernelName = Literal["rbf", "matern12", "matern32", "matern52"]
 
+ColumnKind = Literal["number", "time", "category", "group", "place"]
+"""What the values of a column are; of a place, latitude or longitude in degrees."""
+
 Missing = Literal["error", "drop", "level", "impute"]
 """What to do with missing values of a table."""
 
