@@ -5,7 +5,7 @@ import math
 from dataclasses import dataclass
 from functools import reduce
 from operator import add
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -13,8 +13,9 @@ import torch
 from directgp.errors import UnsupportedError
 from directgp.estimators.preprocessing import GRID, MAX_DEVIATIONS, ColumnScaling, Scalings
 from directgp.export.program import Value, concatenate
+from directgp.kernels.profiles import RBF
+from directgp.posteriors.marginals import Stationary
 from directgp.posteriors.sparse import SparsePosterior
-from directgp.posteriors.stationary import RBF
 
 _EPS = float(np.finfo(np.float64).eps)
 """Rounding error of float64."""
@@ -90,7 +91,7 @@ def forward(X: Value, scaling: ColumnScaling) -> Value:
 
 def latents_of(x: Value, posterior: SparsePosterior) -> list[Latent]:
     """Return every latent function at scaled inputs; raise for kernels other than RBF, Matérn."""
-    if not posterior.prior.fused:
+    if not posterior.prior.fused or posterior.prior.structure is not None:
         raise UnsupportedError(
             "A model is exported if its kernel is 'rbf', 'matern12', 'matern32' or 'matern52' on "
             f"all features and its mean zero or constant. Got {posterior.prior.kernel}. Fit with "
@@ -113,15 +114,16 @@ def _whitened(x: Value, posterior: SparsePosterior) -> Value:
     with torch.no_grad():
         wide = in_float64(posterior)
         natural = wide.prior.natural()
+        kernel = cast(Stationary, natural.kernel)
         L = wide.factor().L
         inverse = torch.linalg.solve_triangular(L, torch.eye(len(L)).to(L), upper=False)
-        weight = 1 / natural.lengthscale.reshape(-1)
+        weight = 1 / kernel.lengthscale.reshape(-1)
         centre = wide.Z.median(0).values
         Z = ((wide.Z - centre) * weight).numpy()
         scale = float(natural.scale)
     a = (x - centre.numpy()) * weight.expand(Z.shape[1]).numpy()
     a = a.maximum(-_FARTHEST).minimum(_FARTHEST)
-    A: Value = _kernel(a, Z, natural.nu) @ (scale * inverse.mT.numpy())
+    A: Value = _kernel(a, Z, kernel.nu) @ (scale * inverse.mT.numpy())
     return A
 
 

@@ -37,6 +37,11 @@ def program_of(model: Any, levels: Sequence[float] | float, row_value: float | N
     wanted = tuple(check_shares(levels, f"levels of {_WHO}"))
     number = row_value is None or isinstance(row_value, Real)
     require(number, f"row_value of {_WHO}", "a number", repr(row_value))
+    coded = model.columns_ is not None and (model.columns_.coded or model.columns_.has_dates)
+    allowed = "fitted to columns of numbers"
+    got = "one with dates, categories or groups"
+    remedy = "Encode them before the fit."
+    require(not coded, f"model of {_WHO}", allowed, got, remedy)
     outputs = vars(model).get("outputs_", [model])
     program = Program()
     parts = []

@@ -15,34 +15,14 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from directgp.errors import UnsupportedError, require
+from directgp.kernels.columns import ColumnFacts
+from directgp.kernels.expression import Expression
+from directgp.kernels.profiles import RBF, stationary
+from directgp.kernels.structured import StructuredGradient, StructuredKernel
 from directgp.numerics.special import softplus, softplus_inverse
-from directgp.posteriors.stationary import RBF, Natural, farthest
+from directgp.posteriors.marginals import KernelGradient, Natural, Stationary
 from directgp.registry import KernelName
 from directgp.shapes import BatchedRow, Inputs, Row, Values
-
-
-def stationary(
-    a: Float[Tensor, "*#batch m d"], b: Float[Tensor, "*#batch n d"], nu: float
-) -> Float[Tensor, "*batch m n"]:
-    """Compute κ(‖a_i − b_j‖) for inputs already divided by the lengthscale, with a tape.
-
-    κ = exp(−½D²) for RBF. For Matérn kernels κ = p(r)·e^−r with r = √(2ν)·D, and p is 1, 1 + r or
-    1 + r + r²/3 for ν = ½, 1½ or 2½. Distances come from differences: gpytorch's are off by √eps
-    times the distance from the mean.
-    """
-    # Clamp distances whose squares overflow; κ is 0 long before.
-    reach = farthest(a.dtype)
-    centre = a.detach().median(-2, keepdim=True).values
-    a, b = ((x - centre).clamp(-reach, reach) for x in (a, b))
-    D = torch.cdist(a, b, compute_mode="donot_use_mm_for_euclid_dist")
-    if nu == RBF:
-        return torch.exp(-0.5 * D.square())
-    r = math.sqrt(2 * nu) * D
-    if nu == 0.5:
-        return torch.exp(-r)
-    polynomial = 1 + r if nu == 1.5 else 1 + r + r.square() / 3
-    return polynomial * torch.exp(-r)
-
 
 _SHORTENING_ROWS = 500
 """Largest number of rows in the leave-one-out predictions."""
@@ -133,14 +113,30 @@ _SMOOTHNESS = {"matern12": 0.5, "matern32": 1.5, "matern52": 2.5}
 """Maps the name of a Matérn kernel to ν."""
 
 
+def _named_kernel(kernel: KernelName, X: Inputs, values: Row | None, ard: bool) -> Kernel:
+    """Return the kernel of that name, with lengthscales from the data."""
+    names = ["rbf", *_SMOOTHNESS]
+    require(kernel in names, "kernel", f"one of {names}, or an expression", repr(kernel))
+    dims = X.shape[-1] if ard else None
+    covariance: Kernel = RBFKernel(ard_num_dims=dims)
+    if kernel != "rbf":
+        covariance = MaternKernel(_SMOOTHNESS[kernel], ard_num_dims=dims)
+    lengthscale = _lengthscale(X, ard)
+    if values is not None:
+        lengthscale = lengthscale * shortening(X, values, lengthscale)
+    covariance = covariance.to(X)
+    covariance.lengthscale = lengthscale
+    return covariance
+
+
 @final
 class Prior(nn.Module):
     """f ~ GP(mean(x), output_scale · kernel(x, x′)).
 
     Parameters
     ----------
-    kernel : gpytorch kernel
-        Any kernel that works on inputs of shape (n, d).
+    kernel : gpytorch kernel or StructuredKernel
+        Any kernel of gpytorch that works on inputs of shape (n, d), or an expression of parts.
     mean : gpytorch mean
         Zero by default.
     output_scale : float
@@ -159,13 +155,14 @@ class Prior(nn.Module):
 
     def __init__(
         self,
-        kernel: Kernel,
+        kernel: Kernel | StructuredKernel,
         mean: Mean | None = None,
         output_scale: float = 1.0,
         dtype: torch.dtype = torch.float64,
     ) -> None:
         super().__init__()
-        require(isinstance(kernel, Kernel), "kernel of Prior", "a gpytorch kernel", kernel)
+        known = isinstance(kernel, Kernel | StructuredKernel)
+        require(known, "kernel of Prior", "a kernel of gpytorch or an expression", kernel)
         positive = 0 < output_scale < math.inf
         require(positive, "output_scale of Prior", "positive and finite", output_scale)
         self.kernel = kernel
@@ -180,11 +177,12 @@ class Prior(nn.Module):
         X: Inputs,
         y: Num[Tensor, " n"] | None = None,
         *,
-        kernel: KernelName = "rbf",
+        kernel: KernelName | Expression = "rbf",
         ard: bool = False,
         mean: MeanName = "zero",
+        columns: Sequence[ColumnFacts] | None = None,
     ) -> "Prior":
-        """Return a prior with the named kernel and mean, and starting values from the data.
+        """Return a prior with this kernel and mean, and starting values from the data.
 
         Parameters
         ----------
@@ -193,31 +191,30 @@ class Prior(nn.Module):
         y : tensor of shape (n,)
             Rough values of f for output scale and constant mean: the targets of a regression,
             log(y + ½) for counts. Without them the scale is 1 and the mean 0.
-        kernel : {"rbf", "matern12", "matern32", "matern52"}
+        kernel : {"rbf", "matern12", "matern32", "matern52"} or Expression
             Covariance.
         ard : bool
-            A lengthscale for each feature, or one for all.
+            A lengthscale for each feature, or one for all; not for an expression.
         mean : {"zero", "constant"}
             Mean.
+        columns : sequence of ColumnFacts
+            What the columns of X are, for an expression; by default numbers named "x0", "x1", ….
         """
-        names = ["rbf", *_SMOOTHNESS]
-        require(kernel in names, "kernel", f"one of {names}", repr(kernel))
         require(mean in ("zero", "constant"), "mean", "'zero' or 'constant'", repr(mean))
-        lengthscale = _lengthscale(X, ard)
-        dims = X.shape[-1] if ard else None
-        covariance: Kernel = RBFKernel(ard_num_dims=dims)
-        if kernel != "rbf":
-            covariance = MaternKernel(_SMOOTHNESS[kernel], ard_num_dims=dims)
+        values = None if y is None else y.to(X.dtype)
+        covariance: Kernel | StructuredKernel
+        if isinstance(kernel, Expression):
+            facts = columns or [ColumnFacts(f"x{j}") for j in range(X.shape[-1])]
+            covariance = StructuredKernel.from_data(kernel, X, facts)
+        else:
+            covariance = _named_kernel(kernel, X, values, ard)
         prior = cls(covariance, ZeroMean() if mean == "zero" else ConstantMean(), dtype=X.dtype)
         scale = X.new_ones(())
-        if y is not None:
-            values = y.to(X.dtype)
-            lengthscale = lengthscale * shortening(X, values, lengthscale)
+        if values is not None:
             centre = values.mean() if mean == "constant" else values.new_zeros(())
             scale = _or_one((values - centre).square().mean())
             if mean == "constant":
                 prior.mean_function.constant = centre
-        prior.kernel.lengthscale = lengthscale
         with torch.no_grad():
             prior.raw_output_scale.copy_(softplus_inverse(scale))
         return prior.to(X)
@@ -246,40 +243,55 @@ class Prior(nn.Module):
         return self.output_scale
 
     @property
+    def structure(self) -> StructuredKernel | None:
+        """The kernel if it is an expression; else None."""
+        return self.kernel if isinstance(self.kernel, StructuredKernel) else None
+
+    @property
     def fused(self) -> bool:
-        """Whether `natural` exists: an RBF or Matérn kernel on all features, a constant mean.
+        """Whether `natural` exists: RBF or Matérn on all features, or an expression; constant mean.
 
         Parameters must have gpytorch's usual constraints: positive by softplus, or none.
         """
         mean = self.mean_function
+        plain = self._smoothness is not None or self.structure is not None
         if (
-            self._smoothness is None
+            not plain
             or type(mean) not in (ZeroMean, ConstantMean)
             or hasattr(mean, "raw_constant_constraint")
         ):
             return False
-        return all(
+        kernel = self.kernel
+        return isinstance(kernel, StructuredKernel) or all(
             type(constraint) is Positive and isinstance(constraint._transform, nn.Softplus)
-            for constraint in self.kernel.constraints()
+            for constraint in kernel.constraints()
         )
 
     def natural(self) -> Natural:
         """Return the natural parameters, outside any graph."""
-        kernel = self._inner()
         mean = self.mean_function
+        structure = self.structure
         with torch.no_grad():
             constant = mean.raw_constant.detach() if type(mean) is ConstantMean else None
+            if structure is not None:
+                return Natural(structure.natural(), self.scale, constant)
             nu = cast(float, self._smoothness)
-            return Natural(nu, functional.softplus(kernel.raw_lengthscale), self.scale, constant)
+            lengthscale = functional.softplus(self._inner().raw_lengthscale)
+            return Natural(Stationary(nu, lengthscale), self.scale, constant)
 
     def raw_gradients(
-        self, lengthscale: Values, log_scale: Values, constant: Values
+        self, kernel: KernelGradient, log_scale: Values, constant: Values
     ) -> list[tuple[nn.Parameter, Values]]:
         """Return the gradient in each raw parameter from gradients in natural parameters."""
-        kernel = self._inner()
         mean = self.mean_function
-        raw = kernel.raw_lengthscale.detach()
-        gradients = [(kernel.raw_lengthscale, torch.sigmoid(raw).mul_(lengthscale))]
+        gradients: list[tuple[nn.Parameter, Values]]
+        structure = self.structure
+        if isinstance(kernel, StructuredGradient):
+            gradients = [] if structure is None else structure.raw_gradients(kernel)
+        else:
+            raw_lengthscale = self._inner().raw_lengthscale
+            slope = torch.sigmoid(raw_lengthscale.detach()).mul_(kernel)
+            gradients = [(raw_lengthscale, slope)]
         scales = [self.raw_output_scale]
         if isinstance(self.kernel, ScaleKernel):
             scales.append(self.kernel.raw_outputscale)
@@ -291,16 +303,18 @@ class Prior(nn.Module):
             gradients.append((mean.raw_constant, constant))
         return gradients
 
-    def summed(self, lengthscale: Values, log_scale: Values, constant: Values) -> list[Values]:
+    def summed(
+        self, kernel: KernelGradient, log_scale: Values, constant: Values
+    ) -> tuple[KernelGradient, Values, Values]:
         """Sum gradients in natural parameters over latents that share the parameter."""
         natural = self.natural()
-        shapes = natural.lengthscale.shape, natural.scale.shape
-        kernel_gradients = [lengthscale.sum_to_size(shapes[0]), log_scale.sum_to_size(shapes[1])]
+        if isinstance(natural.kernel, Stationary) and isinstance(kernel, Tensor):
+            # `StructuredKernel.raw_gradients` sums by itself.
+            kernel = kernel.sum_to_size(natural.kernel.lengthscale.shape)
         prior_mean = natural.constant
-        return [
-            *kernel_gradients,
-            constant if prior_mean is None else constant.sum_to_size(prior_mean.shape),
-        ]
+        if prior_mean is not None:
+            constant = constant.sum_to_size(prior_mean.shape)
+        return kernel, log_scale.sum_to_size(natural.scale.shape), constant
 
     def length_scales(self) -> Float64[np.ndarray, " k"] | None:
         """Return the lengthscale, or one for each feature; None for a kernel without lengthscales.
@@ -308,6 +322,8 @@ class Prior(nn.Module):
         For several latents it is the harmonic mean of their lengthscales.
         """
         kernel: Kernel = self.kernel
+        if self.structure is not None:
+            return None
         while isinstance(kernel, ScaleKernel) and kernel.active_dims is None:
             kernel = kernel.base_kernel
         if not kernel.has_lengthscale or kernel.active_dims is not None:
@@ -328,6 +344,9 @@ class Prior(nn.Module):
 
     def variance(self, X: Float[Tensor, "*#batch n d"]) -> BatchedRow:
         """Return k(x_i, x_i)."""
+        structure = self.structure
+        if structure is not None:
+            return self.scale.unsqueeze(-1) * structure.variance(X)
         if self._smoothness is not None:
             scale = self.scale
             batch = np.broadcast_shapes(scale.shape, X.shape[:-2])
@@ -345,12 +364,19 @@ class Prior(nn.Module):
             a = X1 / inner.lengthscale
             b = X2 / inner.lengthscale
             return self.scale[..., None, None] * stationary(a, b, nu)
+        structure = self.structure
+        if structure is not None:
+            return self.scale[..., None, None] * structure.covariance(X1, X2)
         dense: Tensor = self.kernel(X1, X2).to_dense()
         return self.output_scale[..., None, None] * dense
 
     def gram(self, Z: Float[Tensor, "*#batch m d"]) -> Float[Tensor, "*batch m m"]:
         """Return k(z, z′) for every pair of one set of inputs, in float64."""
         nu = self._smoothness
+        structure = self.structure
+        if structure is not None:
+            wide = Z.double()
+            return self.scale.double()[..., None, None] * structure.covariance(wide, wide)
         if nu is None:
             return self.covariance(Z, Z).double()
         scaled = Z.double() / self._inner().lengthscale.double()
@@ -383,7 +409,7 @@ class Prior(nn.Module):
         # Repeat each parameter: `Kernel.expand_batch` ignores the parts of sums and products, and
         # returns views of one number, which an optimiser cannot write to.
         for part in twin.kernel.modules():
-            if isinstance(part, Kernel):
+            if isinstance(part, Kernel | StructuredKernel):
                 part.batch_shape = torch.Size([number])
                 for name, value in list(part.named_parameters(recurse=False)):
                     setattr(part, name, repeated_parameter(value, number))
@@ -395,7 +421,7 @@ class Prior(nn.Module):
         """Return the prior of one of several latents."""
         twin = copy.deepcopy(self)
         for part in twin.kernel.modules():
-            if isinstance(part, Kernel) and part.batch_shape:
+            if isinstance(part, Kernel | StructuredKernel) and part.batch_shape:
                 part.batch_shape = torch.Size()
                 for name, value in list(part.named_parameters(recurse=False)):
                     parameter = nn.Parameter(value.detach()[index].clone(), value.requires_grad)

@@ -14,9 +14,11 @@ from directgp.numerics.gaussian import kl_from_standard
 from directgp.numerics.linalg import Cholesky, jittered_cholesky
 from directgp.numerics.random import fresh_generator, standard_normal
 from directgp.posteriors.inducing import InducingName, choose_inducing
+from directgp.posteriors.marginals import KernelMarginals, Stationary
 from directgp.posteriors.prior import MeanName, Prior, repeated_parameter
 from directgp.posteriors.projection import project, project_whitened, residual_variance, whiten
 from directgp.posteriors.stationary import StationaryMarginals
+from directgp.posteriors.structured import StructuredMarginals
 from directgp.registry import KernelName
 from directgp.shapes import BatchedRow, Inputs, Marginals
 
@@ -160,7 +162,7 @@ class SparsePosterior(nn.Module):
         projected = project(*cross[:3], self.u_mean, self.u_chol)
         return Marginals(cross.mean + projected.mean, projected.variance)
 
-    def fused(self, rows: int, X: Inputs | None = None) -> StationaryMarginals:
+    def fused(self, rows: int, X: Inputs | None = None) -> KernelMarginals[Any, Any]:
         """Return an object that computes marginals at `rows` rows without a tape.
 
         It needs `prior.fused`. With X, every call must be for these rows. Without X, the rows may
@@ -170,23 +172,22 @@ class SparsePosterior(nn.Module):
         # Take medians of a few rows: a single far input does not move them.
         sample = inputs[:: -(-len(inputs) // _CENTRE_ROWS)]
         centre = sample.median(0, keepdim=True).values
-        spread = (sample - centre).abs().median(0, keepdim=True).values
         natural = self.prior.natural()
-        if natural.lengthscale.shape[-1] == 1:
-            spread = spread.amax().expand(spread.shape)
-        unit = torch.where((spread > 0) & spread.isfinite(), spread, 1.0)
         size = rows * self.Z.shape[-2]
         batch = tuple(self.u_mean.shape[:-1])
-        unbatched = self.Z.dim() == natural.lengthscale.dim() == 2 and natural.scale.dim() == 0
-        return StationaryMarginals(
-            self.nugget,
-            centre,
-            unit,
-            size,
-            batch,
-            shared=len(batch) > 0 and unbatched,
-            constant_inputs=X is not None,
+        kernel = natural.kernel
+        axes = (
+            kernel.lengthscale.dim() - 1 if isinstance(kernel, Stationary) else kernel.shares.dim()
         )
+        unbatched = self.Z.dim() == 2 and axes == 1 and natural.scale.dim() == 0
+        options = {"shared": len(batch) > 0 and unbatched, "constant_inputs": X is not None}
+        if not isinstance(kernel, Stationary):
+            return StructuredMarginals(self.nugget, centre, size, batch, **options)
+        spread = (sample - centre).abs().median(0, keepdim=True).values
+        if kernel.lengthscale.shape[-1] == 1:
+            spread = spread.amax().expand(spread.shape)
+        unit = torch.where((spread > 0) & spread.isfinite(), spread, 1.0)
+        return StationaryMarginals(self.nugget, centre, unit, size, batch, **options)
 
     @property
     def num_inducing(self) -> int:

@@ -20,9 +20,9 @@ from directgp.numerics.special import softplus_inverse
 from directgp.objectives.base import LossGradient, Objective, mean_curvature
 from directgp.posteriors.blocks import Projection
 from directgp.posteriors.collapsed import Whitened, inverse_factor, relative_features
+from directgp.posteriors.marginals import Gradient, KernelMarginals
 from directgp.posteriors.projection import project
 from directgp.posteriors.sparse import Features, SparsePosterior
-from directgp.posteriors.stationary import Gradient, StationaryMarginals
 from directgp.shapes import BatchedRow, Marginals
 from directgp.training.data import Batches, Data, Model, Randomness
 from directgp.training.distributed import ProcessGroup
@@ -155,7 +155,7 @@ class ModelProblem(TrainingProblem):
         exact = objective.point_loss.deterministic or randomness.frozen
         self.deterministic = exact and self.batches.whole
         self._factor: Cholesky | None = None
-        self._fused: StationaryMarginals | None = None
+        self._fused: KernelMarginals[Any, Any] | None = None
 
     @override
     def threads(self) -> AbstractContextManager[None]:
@@ -168,7 +168,7 @@ class ModelProblem(TrainingProblem):
         Z = self.posterior.Z
         prior = self.posterior.prior
         by_Z = gradient_in_prior.Z
-        natural = [gradient_in_prior.lengthscale, gradient_in_prior.log_scale, by_mean.sum(-1)]
+        natural = gradient_in_prior.kernel, gradient_in_prior.log_scale, by_mean.sum(-1)
         if self.posterior.num_latent > 1:
             # Sum over the latents: they may share Z and the kernel.
             by_Z = by_Z.sum_to_size(Z.shape)

@@ -1,7 +1,7 @@
 """Objectives of conjugate likelihoods, with the optimal q(u) in closed form."""
 
 import math
-from typing import NamedTuple, cast, final
+from typing import Any, NamedTuple, cast, final
 
 import torch
 from jaxtyping import Float
@@ -20,8 +20,8 @@ from directgp.posteriors.collapsed import (
     optimal_q,
     optimal_q_of,
 )
+from directgp.posteriors.marginals import Gradient, KernelMarginals, KnownSums
 from directgp.posteriors.projection import project, project_whitened, residual_variance, whiten
-from directgp.posteriors.stationary import Gradient, KnownSums, StationaryMarginals
 from directgp.shapes import Row
 from directgp.training.data import Data, Model, Randomness
 from directgp.training.problems import Q_PARAMETERS, ModelProblem, trained_parameters
@@ -121,7 +121,12 @@ class ProfiledProblem(ModelProblem):
             return value, self.joined(gradients)
 
     def _vfe(
-        self, fused: StationaryMarginals, target: Row, residual: Row, precision: Row, gram: Tensor
+        self,
+        fused: KernelMarginals[Any, Any],
+        target: Row,
+        residual: Row,
+        precision: Row,
+        gram: Tensor,
     ) -> "_Collapsed":
         """Compute Σ p_i·variance_i from A diag(p) Aᵀ, without the single variances."""
         n = len(target)
@@ -138,7 +143,9 @@ class ProfiledProblem(ModelProblem):
         gradient = fused.gradient(by_mean, by_variance, 0.0, known=sums)
         return _Collapsed(value, by_mean, 0.5 / n * (number - squares) / noise, gradient)
 
-    def _square_loss(self, fused: StationaryMarginals, target: Row, precision: Row) -> "_Collapsed":
+    def _square_loss(
+        self, fused: KernelMarginals[Any, Any], target: Row, precision: Row
+    ) -> "_Collapsed":
         error = target - fused.project_mean()
         by_mean = precision * error / -len(target)
         sums = KnownSums(0.0, torch.zeros_like(by_mean[0]))
@@ -146,7 +153,7 @@ class ProfiledProblem(ModelProblem):
         return _Collapsed(-0.5 * torch.dot(by_mean, error), by_mean, None, gradient)
 
     def _fitc(
-        self, fused: StationaryMarginals, target: Row, residual: Row, precision: Row
+        self, fused: KernelMarginals[Any, Any], target: Row, residual: Row, precision: Row
     ) -> "_Collapsed":
         n = len(target)
         (mean, variance) = fused.project()

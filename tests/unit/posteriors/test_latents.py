@@ -48,7 +48,7 @@ def test_each_latent_is_a_posterior_of_its_own(shared: bool) -> None:
 def test_only_the_means_differ_where_the_kernel_is_shared() -> None:
     many = posterior(shared=True)
     assert many.Z.shape == (6, 2)
-    assert many.prior.natural().lengthscale.shape == (1, 2)
+    assert many.prior.natural().kernel.lengthscale.shape == (1, 2)
     assert many.prior.mean_function.constant.shape == (3,)
 
 
@@ -56,7 +56,7 @@ def test_kernels_of_their_own_start_as_the_shared_one() -> None:
     many = posterior(shared=True)
     own = many.with_own_kernels()
     assert own.Z.shape == (3, 6, 2)
-    assert own.prior.natural().lengthscale.shape[0] == 3
+    assert own.prior.natural().kernel.lengthscale.shape[0] == 3
     before, after = many.predict(X), own.predict(X)
     torch.testing.assert_close(after.mean, before.mean, rtol=1e-12, atol=1e-12)
     torch.testing.assert_close(after.variance, before.variance, rtol=1e-12, atol=1e-12)

@@ -8,8 +8,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from directgp.posteriors.prior import Prior, stationary
-from directgp.posteriors.stationary import RBF
+from directgp.kernels.profiles import RBF, stationary
+from directgp.posteriors.prior import Prior
 from tests.reference import gaussian_process as reference
 
 M, N, D = 5, 6, 3

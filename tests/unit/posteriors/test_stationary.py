@@ -143,13 +143,13 @@ def without_tape(
         if slopes.Z.shape != posterior.Z.shape:
             slopes = slopes._replace(
                 Z=slopes.Z.sum(0),
-                lengthscale=slopes.lengthscale.sum(0),
+                kernel=slopes.kernel.sum(0),
                 log_scale=slopes.log_scale.sum(0),
             )
             found["Z"] = slopes.Z
         names = {id(p): name for name, p in posterior.named_parameters()}
         constant = weights.mean.sum(-1).sum_to_size(natural.scale.shape)
-        raw = prior.raw_gradients(slopes.lengthscale, slopes.log_scale, constant)
+        raw = prior.raw_gradients(slopes.kernel, slopes.log_scale, constant)
         found |= {names[id(p)]: slope for p, slope in raw}
         # The buffers are written to by the next call.
         return {name: value.clone() for name, value in (q | found).items()}
@@ -332,7 +332,7 @@ def test_far_inputs_have_the_prior(kernel: KernelName, far: float) -> None:
     natural, weights = posterior.prior.natural(), weights_of(posterior, N, MARGINALS)
     assert natural.constant is not None
     away, near = [1, 4], [0, 2, 3, 5, 6, 7]
-    X[1] = far * float(natural.lengthscale.max())
+    X[1] = far * float(natural.kernel.lengthscale.max())
     X[4] = -X[1]
     ours = without_tape(posterior, X, weights)
     for row in away:
@@ -340,7 +340,7 @@ def test_far_inputs_have_the_prior(kernel: KernelName, far: float) -> None:
         torch.testing.assert_close(ours["variance"][row], natural.scale, rtol=1e-15, atol=0)
     theirs = by_tape(posterior, X[near], weights.rows(near))
     # A far row acts through its mean, the constant, and its variance, the scale.
-    zero = torch.zeros_like(natural.lengthscale)
+    zero = torch.zeros_like(natural.kernel.lengthscale)
     slopes = weights.variance[away].sum() * natural.scale, weights.mean[away].sum()
     names = {id(p): name for name, p in posterior.named_parameters()}
     for parameter, slope in posterior.prior.raw_gradients(zero, *slopes):
