@@ -213,7 +213,7 @@ def test_either_library_and_blocks_of_rows(
     library: str, entries: int, monkeypatch: pytest.MonkeyPatch, two_threads: None
 ) -> None:
     monkeypatch.setattr(blocks, "_ONE_THREAD", 2**60 if library == "numpy" else -1)
-    monkeypatch.setattr(blocks, "_CPU_ENTRIES", entries)
+    monkeypatch.setattr(blocks.Projection, "cpu_entries", entries)
     for kernel in get_args(KernelName):
         case = Case(kernel=kernel, weighted=True)
         for problem in free_and_held(case, "poisson_exposure", "log_loss"):

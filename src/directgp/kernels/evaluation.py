@@ -77,7 +77,7 @@ def evaluate(kernel: KernelArrays, a: Array, b: Array, *, exact: bool) -> Kernel
     value = reduce(add, (share * product for share, product in zip(shares, products, strict=True)))
 
     def backward(G: Array) -> KernelGradient:
-        by_share = [(G * product).sum(-1).sum(-1) for product in products]
+        by_share = [_dot(G, product) for product in products]
         by_factor: list[Array | None] = [None] * len(parts)
         for term, share in zip(kernel.terms, shares, strict=True):
             for j in term:
@@ -98,6 +98,11 @@ def evaluate(kernel: KernelArrays, a: Array, b: Array, *, exact: bool) -> Kernel
         return KernelGradient(inputs, by_value, xp.stack(by_share, -1))
 
     return KernelEvaluation(value, backward)
+
+
+def _dot(G: Array, K: Array) -> Array:
+    """Return Σ_ij G_ij K_ij of each pair of matrices."""
+    return library_of(G).einsum("...ij,...ij->...", G, K)
 
 
 class VarianceGradient(NamedTuple):

@@ -193,6 +193,13 @@ def clip_in_place(array: Array, bound: float) -> Array:
     return np.maximum(np.minimum(array, bound, out=array), -bound, out=array)
 
 
+def limit_to_zero(array: Array) -> Array:
+    """Replace positive values by 0."""
+    if isinstance(array, Tensor):
+        return array.clamp_(max=0.0)
+    return np.minimum(array, 0.0, out=array)
+
+
 def diagonal_of(matrix: Array) -> Array:
     """Return a view of the diagonal."""
     if isinstance(matrix, Tensor):

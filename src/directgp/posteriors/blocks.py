@@ -4,7 +4,7 @@ import math
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from itertools import pairwise
-from typing import Any, NamedTuple, final
+from typing import Any, ClassVar, NamedTuple, final
 
 import numpy as np
 import torch
@@ -36,9 +36,6 @@ from directgp.shapes import BatchedRow
 # (2H; dmᵀ) = (2 A diag g_v; g_μᵀ) Aᵀ
 # dS = tril(2H S) + g_KL (S − diag 1/S_jj),     dm = dm + g_KL m
 
-
-_CPU_ENTRIES = 2**22
-"""Entries of A in one block on a CPU."""
 
 _DEVICE_ENTRIES = 2**26
 """Entries of A in one block on a GPU."""
@@ -117,6 +114,9 @@ class Projection:
     in a quarter of the time of torch.
     """
 
+    cpu_entries: ClassVar[int] = 2**22
+    """Entries of A in one block on a CPU."""
+
     def __init__(self, size: int, template: Tensor, batch: tuple[int, ...] = ()) -> None:
         small = size <= _ONE_THREAD or torch.get_num_threads() == 1
         self._small = small and not template.is_cuda
@@ -142,7 +142,7 @@ class Projection:
 
     def row_blocks(self, n: int, m: int) -> list[slice]:
         """Return blocks of rows of nearly equal size."""
-        entries = _DEVICE_ENTRIES if self._template.is_cuda else _CPU_ENTRIES
+        entries = _DEVICE_ENTRIES if self._template.is_cuda else self.cpu_entries
         number = min(n, -(-n * m * math.prod(self.batch) // entries))
         ends = [n * k // number for k in range(number + 1)]
         return [slice(*rows) for rows in pairwise(ends)]

@@ -215,7 +215,7 @@ def test_large_sizes_go_by_bands(kernel: KernelName) -> None:
 def test_blocks_of_rows_add_up(
     kernel: KernelName, entries: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(blocks, "_CPU_ENTRIES", entries)
+    monkeypatch.setattr(blocks.Projection, "cpu_entries", entries)
     posterior, X = model(kernel), points()
     fused = posterior.fused(N, X)
     weights = weights_of(posterior, N)
@@ -232,7 +232,7 @@ def test_a_batch_of_models(
     kernel: KernelName, ard: bool, shared: bool, entries: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The gradient in a prior that models share is the sum of theirs."""
-    monkeypatch.setattr(blocks, "_CPU_ENTRIES", entries)
+    monkeypatch.setattr(blocks.Projection, "cpu_entries", entries)
     posterior, X = batch_of(model(kernel, ard), shared), points()
     weights = weights_of(posterior, N)
     assert_same(without_tape(posterior, X, weights), by_tape(posterior, X, weights))

@@ -14,7 +14,7 @@ from directgp.errors import refuse, require
 from directgp.kernels.columns import ColumnFacts
 from directgp.kernels.expression import ColumnName
 from directgp.kernels.parts.base import Evaluation, Link, Part, PartGradient, Values
-from directgp.numerics.arrays import Array, exp_in_place, library_of
+from directgp.numerics.arrays import Array, exp_in_place, library_of, limit_to_zero
 
 # With φ = 2πa/p and ψ = 2πb/p, κ = exp(−(1 − cos(φ − ψ))/ℓ²). Products of (cos φ, sin φ) and
 # (cos ψ, sin ψ) give cos(φ − ψ) and sin(φ − ψ), without a sine of each pair.
@@ -115,7 +115,7 @@ class Periodic(Part):
         cosine -= 1.0
         cosine /= lengthscale**2
         # Rounding may give a cosine above 1.
-        K = exp_in_place(cosine.clip(None, 0.0))
+        K = exp_in_place(limit_to_zero(cosine))
 
         def backward(G: Array) -> PartGradient:
             W = (G * K) / lengthscale**2

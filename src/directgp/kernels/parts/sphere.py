@@ -14,7 +14,7 @@ from directgp.kernels.columns import ColumnFacts
 from directgp.kernels.expression import ColumnName
 from directgp.kernels.parts.base import Evaluation, Link, Part, PartGradient, Values
 from directgp.kernels.profiles import of_distance, value_and_slope
-from directgp.numerics.arrays import Array, library_of
+from directgp.numerics.arrays import Array, library_of, limit_to_zero
 
 # u is the unit vector of a place, and D² = ‖u − u′‖²/ℓ² = 2(1 − u·u′)/ℓ². For W = G ∘ E,
 # du = W u′/ℓ² and d log ℓ = Σ W ∘ D².
@@ -84,7 +84,7 @@ class Sphere(Part):
         v = _unit_vectors(b, *place)
         half = xp.matmul(u, v.swapaxes(-1, -2))
         half -= 1.0
-        half = half.clip(None, 0.0) / lengthscale**2
+        half = limit_to_zero(half) / lengthscale**2
         square = -2 * half
         K, E = value_and_slope(half, self.nu)
 

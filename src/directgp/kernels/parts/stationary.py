@@ -14,7 +14,14 @@ from directgp.kernels.expression import ColumnName
 from directgp.kernels.parts.base import Evaluation, Link, Part, PartGradient, Values
 from directgp.kernels.profiles import RBF as INFINITE
 from directgp.kernels.profiles import distances, farthest, of_distance, value_and_slope
-from directgp.numerics.arrays import Array, clip_in_place, library_of, tensor_of, zeros
+from directgp.numerics.arrays import (
+    Array,
+    clip_in_place,
+    library_of,
+    limit_to_zero,
+    tensor_of,
+    zeros,
+)
 
 # With w = 1/ℓ and M_j the matrix of pairs of different levels in column j of codes,
 #
@@ -102,13 +109,15 @@ class DistancePart(Part):
 
         def backward(G: Array) -> PartGradient:
             W = G * E
-            rows = W.sum(-1)[..., None]
-            Wb = xp.matmul(W, far)
+            k = far.shape[-1]
+            # One product instead of several passes over W.
+            sums = xp.matmul(W, xp.concatenate([far, far * far, 0 * far[..., :1] + 1], -1))
+            Wb = sums[..., :k]
+            moved = sums[..., -1:] * near - Wb
             inputs = zeros((*Wb.shape[:-1], d), b)
-            inputs[..., numbers] = (Wb - rows * near) * w
+            inputs[..., numbers] = -moved * w
             by_log = zeros((*Wb.shape[:-2], 1, d), b)
-            by_log[..., 0, numbers] = (near * (rows * near - 2 * Wb)).sum(-2)
-            by_log[..., 0, numbers] += (W.sum(-2)[..., None] * far * far).sum(-2)
+            by_log[..., 0, numbers] = (near * (moved - Wb) + sums[..., k:-1]).sum(-2)
             for j, mask in masks.items():
                 by_log[..., 0, j] = weights[..., 0, j] ** 2 * (W * mask).sum(-1).sum(-1)
             if lengthscale.shape[-1] == 1:
@@ -227,11 +236,13 @@ def half_distances(a: Array, b: Array, exact: bool) -> Array:
     if not exact:
         norms = -0.5 * (a * a).sum(-1)[..., None]
         if on_device or float(norms.min()) > -_NEAR:
-            half = xp.matmul(a, b.swapaxes(-1, -2))
-            half += norms
-            half -= 0.5 * (b * b).sum(-1)[..., None, :]
+            one = 0 * norms + 1
+            left = xp.concatenate([a, norms, one], -1)
+            norms = -0.5 * (b * b).sum(-1)[..., None]
+            right = xp.concatenate([b, 0 * norms + 1, norms], -1)
+            half = xp.matmul(left, right.swapaxes(-1, -2))
             # Rounding may give a negative squared distance.
-            return half.clip(None, 0.0)
+            return limit_to_zero(half)
     square = torch.cdist(
         tensor_of(a), tensor_of(b), compute_mode="donot_use_mm_for_euclid_dist"
     ).square_()
