@@ -468,10 +468,10 @@ def error_after(path: Path, whole: Path, change: Change) -> str:
 
 def test_a_file_of_a_newer_format_is_refused(whole: Path, tmp_path: Path) -> None:
     def newer(manifest: dict[str, Any], _: Any) -> None:
-        manifest["format"], manifest["versions"]["directgp"] = 5, "9.8"
+        manifest["format"], manifest["versions"]["directgp"] = 6, "9.8"
 
     message = error_after(tmp_path / "model", whole, newer)
-    assert "is a model of format 5" in message and "Load it with directgp 9.8" in message
+    assert "is a model of format 6" in message and "Load it with directgp 9.8" in message
 
 
 CHANGES: dict[str, Change] = {

@@ -134,6 +134,35 @@ def _mixture_of_counts() -> Any:
     return model.fit(rows[["x"]], rows["k"], exposure=rows["hours"])
 
 
+def _columns() -> Any:
+    """Columns of levels with a gap, dates and a place."""
+    rows = table("regression")
+    model = SparseGPRegressor(
+        **_GIVEN,
+        kernel="rbf",
+        likelihood="gaussian",
+        ard=True,
+        missing="impute",
+        columns={"shop": "group"},
+    )
+    return model.fit(rows_of_kinds(rows["x"], rows["z"]), rows["y"])
+
+
+def rows_of_kinds(x: Any, z: Any) -> Any:
+    """Return a table with a column of each kind."""
+    halves = pd.Series(np.where(np.asarray(x) > 0, "right", "left"), dtype=object)
+    return pd.DataFrame(
+        {
+            "x": x,
+            "half": halves.mask(np.asarray(z) > 1.2, None),
+            "shop": np.digitize(z, [-1.0, 0.0, 0.5]),
+            "day": pd.Timestamp("2024-01-01") + pd.to_timedelta(np.round(z, 2), unit="D"),
+            "lat": 46 + np.asarray(x),
+            "lon": 8 + np.asarray(z),
+        }
+    )
+
+
 FITS: dict[str, Callable[[], Any]] = {
     "regressor_student_t": _student_t,
     "regressor_gaussian": _gaussian,
@@ -146,6 +175,7 @@ FITS: dict[str, Callable[[], Any]] = {
     "counts_binomial": _binomial,
     "regressor_mixture": _mixture,
     "counts_mixture": _mixture_of_counts,
+    "regressor_columns": _columns,
 }
 
 
@@ -173,6 +203,8 @@ def ask(model: Any) -> dict[str, Any]:
 def rows_for(model: Any) -> Any:
     """Return five rows within the data and one far away, with names if the model has them."""
     X = np.array([[-1.5, 0.5], [-0.75, -1.0], [0.0, 0.25], [0.5, 1.0], [1.75, -0.5], [9.0, 9.0]])
+    if getattr(model, "columns_", None) is not None:
+        return rows_of_kinds(X[:, 0], X[:, 1])
     X = X[:, : model.n_features_in_]
     names = getattr(model, "feature_names_in_", None)
     return X if names is None else pd.DataFrame(X, columns=names)

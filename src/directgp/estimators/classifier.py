@@ -17,8 +17,9 @@ from directgp.estimators.base import SparseGPEstimator
 from directgp.estimators.explanations import FeatureRelevance, feature_relevance
 from directgp.estimators.fit_procedure import unchanged_on_error
 from directgp.estimators.frames import LABEL, table_like
+from directgp.estimators.inputs import EncodedRows
 from directgp.estimators.messages import one_class
-from directgp.estimators.plotting import curve_points, without_names
+from directgp.estimators.plotting import curve_points
 from directgp.estimators.preprocessing import Column, Columns
 from directgp.estimators.validation import ArrayLike, ValidationData
 from directgp.likelihoods.capabilities import Classes
@@ -55,7 +56,7 @@ default="auto"
         Scale the features to mean 0 and standard deviation 1.
     beta, hyperparameters, kernel, ard, num_inducing, inducing, rule, num_samples, optimizer, \
 batch_size, max_iter, tol, validation_fraction, dtype, device, random_state, verbose, warm_start, \
-effort, time_budget, n_jobs, missing, combine, stack
+effort, time_budget, n_jobs, missing, combine, stack, columns
         As in `SparseGPRegressor`.
 
     Attributes
@@ -66,7 +67,7 @@ effort, time_budget, n_jobs, missing, combine, stack
         Of two classes, `predict` returns the second if its probability exceeds this.
     members_, weights_, stack_, posterior_, likelihood_, scalings_, beta_, hyperparameters_, \
 beta_path_, training_result_, \
-n_iter_, findings_, feature_importances_, n_features_in_, feature_names_in_
+n_iter_, findings_, feature_importances_, n_features_in_, feature_names_in_, columns_
         As in `SparseGPRegressor`.
 
     Examples
@@ -222,10 +223,10 @@ n_iter_, findings_, feature_importances_, n_features_in_, feature_names_in_
         allowed = "called for a model of one feature"
         got = f"{self.n_features_in_} features"
         require(self.n_features_in_ == 1, who, allowed, got, remedy)
+        require(not self._coded, who, "called for a feature of numbers", "one of levels", remedy)
         inputs, grid, name = curve_points(self, X)
         data = None if y is None else (inputs, self._targets(X, y, "plot_predictions"))
-        with without_names():
-            chances = self.predict_proba(grid[:, None])
+        chances = self.predict_proba(EncodedRows(grid[:, None]))
         names = [str(label) for label in self.classes_]
         if len(names) > 2:
             return plot_label_curve(grid, chances, data=data, ax=ax, name=name, classes=names)

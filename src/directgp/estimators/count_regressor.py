@@ -49,14 +49,14 @@ class SparseGPCountRegressor(RegressorMixin, SparseGPEstimator):
         Scale the features to mean 0 and standard deviation 1.
     beta, hyperparameters, kernel, ard, num_inducing, inducing, rule, num_samples, optimizer, \
 batch_size, max_iter, tol, validation_fraction, dtype, device, random_state, verbose, warm_start, \
-effort, time_budget, n_jobs, missing, combine, stack
+effort, time_budget, n_jobs, missing, combine, stack, columns
         As in `SparseGPRegressor`.
 
     Attributes
     ----------
     members_, weights_, stack_, posterior_, likelihood_, scalings_, beta_, hyperparameters_, \
 beta_path_, training_result_, \
-n_iter_, findings_, feature_importances_, n_features_in_, feature_names_in_
+n_iter_, findings_, feature_importances_, n_features_in_, feature_names_in_, columns_
         As in `SparseGPRegressor`.
 
     Examples

@@ -2,7 +2,7 @@
 
 import copy
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from numbers import Integral
 from typing import Any, NamedTuple, final
 
@@ -15,8 +15,9 @@ from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
 from directgp.errors import refuse, require
+from directgp.estimators.column_kinds import EncodedColumn
+from directgp.estimators.inputs import EncodedRows
 from directgp.estimators.members import Member
-from directgp.estimators.plotting import without_names
 from directgp.estimators.predictions import PredictingEstimator
 from directgp.estimators.preprocessing import Column, Columns, Scalings
 from directgp.estimators.validation import ArrayLike, RowValues, check_whole
@@ -50,6 +51,9 @@ _GRID = 40
 
 _FEWER = 2
 """Divisor of rows and points for three or more classes, whose probabilities take long."""
+
+_MAX_LEVELS = 40
+"""Levels of a category or a group that have a point each; those of most rows, if there are more."""
 
 _FEW = 10
 """A feature with at most this many different values has a point at each."""
@@ -246,7 +250,8 @@ class Explained(NamedTuple):
     def _along(self, X: Columns, j: int) -> tuple[Array, Float64[np.ndarray, "g m d"]]:
         """Return the values of a feature, and the rows to average over with each of them."""
         fewer = _FEWER if self.many_classes else 1
-        grid = _grid(X[:, j], _GRID // fewer)
+        coded = j in self.model._coded
+        grid = _codes(X[:, j]) if coded else _grid(X[:, j], _GRID // fewer)
         rows = _sample(X, _MAX_ROWS // fewer)
         tables = np.repeat(rows[None], len(grid), axis=0)
         tables[:, :, j] = grid[:, None]
@@ -353,11 +358,10 @@ def feature_relevance(
     model._scaled_rows(row_values, len(inputs), who)
 
     def nll(rows: Columns) -> float:
-        return model._nll(rows, y, None, row_values)
+        return model._nll(EncodedRows(rows), y, None, row_values)
 
     random = check_random_state(random_state)
-    with without_names():
-        repeats = np.stack([increases(nll, inputs, random) for _ in range(n_repeats)])
+    repeats = np.stack([increases(nll, inputs, random) for _ in range(n_repeats)])
     error = repeats.std(axis=0, ddof=1) / np.sqrt(n_repeats)
     return FeatureRelevance(names, relevance, repeats.mean(axis=0), error)
 
@@ -398,20 +402,37 @@ def partial_dependence(
     for j in chosen:
         require(j in with_values, f"features of {who}", "columns with values in X", repr(names[j]))
     drawn = explained.curves(inputs, chosen, coverage)
+    kinds = model.columns_
+    columns: list[EncodedColumn | None]
+    columns = [None if kinds is None else kinds.columns[j] for j in chosen]
     return tuple(
-        dependence_on(names[j], target, curve, coverage, names_of_classes)
-        for j, curve in zip(chosen, drawn, strict=True)
+        dependence_on(names[j], target, curve, coverage, names_of_classes, column)
+        for j, curve, column in zip(chosen, drawn, columns, strict=True)
     )
 
 
 def dependence_on(
-    feature: str, target: str, curve: Array, coverage: float, classes: tuple[str, ...] = ()
+    feature: str,
+    target: str,
+    curve: Array,
+    coverage: float,
+    classes: tuple[str, ...] = (),
+    column: EncodedColumn | None = None,
 ) -> PartialDependence:
-    """Return the record to draw from one of `Explained.curves`, with names of several classes."""
+    """Return the record to draw from one of `Explained.curves`, with names of several classes.
+
+    The column gives the names of levels, and says whether the feature is a date.
+    """
     grid = curve[0]
     few = len(curve[0]) <= _FEW
     mean, lower, upper = (curve[k::3] if classes else curve[k] for k in (1, 2, 3))
-    return PartialDependence(feature, target, grid, mean, lower, upper, coverage, few, classes)
+    record = PartialDependence(feature, target, grid, mean, lower, upper, coverage, few, classes)
+    if column is None:
+        return record
+    if column.coded:
+        levels = tuple(column.shown(code) for code in grid.tolist())
+        return replace(record, discrete=True, levels=levels)
+    return replace(record, dates=column.unit == "days")
 
 
 def _positions(features: Any, names: Sequence[str], who: str) -> list[int]:
@@ -435,6 +456,13 @@ def _grid(column: Array, points: int) -> Array:
     # Nearly all rows may have one value.
     ends = (low, high) if low < high else (values[0], values[-1])
     return np.linspace(*ends, points)
+
+
+def _codes(column: Array) -> Array:
+    """Return the codes of the levels that occur, in order; of many those of most rows."""
+    codes, counts = np.unique(column, return_counts=True)
+    most = np.argsort(-counts, kind="stable")[:_MAX_LEVELS]
+    return np.sort(codes[most])
 
 
 def _sample(X: Columns, number: int) -> Float64[np.ndarray, "m d"]:

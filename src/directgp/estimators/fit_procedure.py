@@ -12,14 +12,16 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from sklearn.base import BaseEstimator
-from sklearn.utils import Tags, check_consistent_length, column_or_1d
+from sklearn.utils import Tags, _safe_indexing, check_consistent_length, column_or_1d
 from sklearn.utils._param_validation import StrOptions
 from sklearn.utils.validation import validate_data
 from torch import Tensor
 
 from directgp.errors import refuse, require
 from directgp.estimators import messages, validation
+from directgp.estimators.column_kinds import check_kinds
 from directgp.estimators.fitting import Continuation, Fit, Fitted
+from directgp.estimators.inputs import read_inputs
 from directgp.estimators.members import Member, set_members
 from directgp.estimators.preprocessing import (
     CheckedRows,
@@ -112,6 +114,7 @@ class TrainableEstimator(BaseEstimator, ABC):
         missing: Any = "error",
         combine: Any = "mixture",
         stack: Any = "auto",
+        columns: Any = "auto",
     ) -> None:
         self.objective = objective
         self.beta = beta
@@ -141,6 +144,7 @@ class TrainableEstimator(BaseEstimator, ABC):
         self.missing = missing
         self.combine = combine
         self.stack = stack
+        self.columns = columns
 
     @abstractmethod
     def _encoded(self, y: NDArray[Any], weights: Column | None, who: str, reset: bool) -> Column:
@@ -167,6 +171,12 @@ class TrainableEstimator(BaseEstimator, ABC):
         tags = super().__sklearn_tags__()
         tags.input_tags.allow_nan = self.missing == "impute"
         return tags
+
+    @property
+    def _coded(self) -> tuple[int, ...]:
+        """Numbers of the columns of codes."""
+        kinds = getattr(self, "columns_", None)
+        return () if kinds is None else kinds.coded
 
     @property
     def _is_trained(self) -> bool:
@@ -259,6 +269,7 @@ class TrainableEstimator(BaseEstimator, ABC):
     def _check_parameters(self) -> None:
         self._validate_params()
         check_stack(self.stack, self._task, type(self).__name__)
+        check_kinds(self.columns, type(self).__name__)
         if self.device != "auto":
             device_of(self.device, self._who("fit"))
         likelihood = self.likelihood
@@ -287,7 +298,7 @@ class TrainableEstimator(BaseEstimator, ABC):
             # scikit-learn raises its own error.
             validate_data(self, X, y)
         gaps = self.missing == "impute"
-        inputs = validation.finite_inputs(self, X, who, reset, min_rows, gaps)
+        inputs = read_inputs(self, X, who, reset, min_rows, gaps)
         labels = column_or_1d(validation.plain_array(y), warn=True)
         check_consistent_length(inputs, labels)
         weights = validation.check_sample_weight(sample_weight, inputs, who, min_rows)
@@ -300,6 +311,10 @@ class TrainableEstimator(BaseEstimator, ABC):
         if weights is None:
             return CheckedRows(inputs, targets, None, values)
         counted = weights > 0
+        if reset and self.columns_ is not None and not counted.all():
+            # Levels of rows of weight 0 are unseen.
+            rows_of_weight = _safe_indexing(validation.plain_array(X), np.flatnonzero(counted))
+            inputs[counted] = read_inputs(self, rows_of_weight, who, reset, min_rows, gaps)
         values = None if values is None else values.take(counted)
         return CheckedRows(inputs[counted], targets[counted], weights[counted], values)
 
@@ -337,6 +352,7 @@ class TrainableEstimator(BaseEstimator, ABC):
             targets=settings.standardize and regression,
             fine=needs_fine_targets(settings.likelihood, settings.candidates, rows.y),
             impute=settings.missing == "impute",
+            coded=self._coded,
         )
         # A kernel of the user may depend on the sign of a column.
         named = isinstance(settings.kernel, str) and isinstance(settings.inducing, str)
@@ -345,6 +361,7 @@ class TrainableEstimator(BaseEstimator, ABC):
             scalings,
             turn=settings.standardize and named,
             real_valued=regression,
+            coded=self._coded,
             dtype=settings.torch_dtype,
             device=device,
         )
@@ -388,6 +405,7 @@ class TrainableEstimator(BaseEstimator, ABC):
             self.scalings_,
             turn=False,
             real_valued=settings.task == "regression",
+            coded=self._coded,
             dtype=settings.torch_dtype,
             device=device,
         )

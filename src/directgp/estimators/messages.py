@@ -10,6 +10,7 @@ from jaxtyping import Bool, Num, Shaped
 from sklearn.exceptions import ConvergenceWarning
 
 from directgp.errors import DirectGPWarning
+from directgp.estimators.column_kinds import ColumnKinds
 from directgp.estimators.fitting import Continuation, Fit, Fitted
 from directgp.estimators.members import Member
 from directgp.estimators.preprocessing import Scalings, TrainingTable
@@ -71,7 +72,11 @@ _OUTPUT_SCALE = ParameterText(
 
 
 def row_findings(
-    table: TrainingTable, names: FeatureNames | None, num_inducing: int | None, warm: bool
+    table: TrainingTable,
+    names: FeatureNames | None,
+    num_inducing: int | None,
+    warm: bool,
+    coded: Sequence[int] = (),
 ) -> Iterator[str]:
     """Warn about constant columns, repeated rows, small weights, new units and too few rows."""
     X = table.X.double().cpu().numpy()
@@ -95,7 +100,7 @@ def row_findings(
             f"relative to each other, multiply them by n/Σw = {num_rows / table.count:.3g}."
         )
     if warm:
-        yield from outside_scaling(table, names)
+        yield from outside_scaling(table, names, coded)
     if num_inducing is not None and n < num_inducing:
         yield (
             f"There are {n} distinct training rows for num_inducing={num_inducing}. More than one "
@@ -103,20 +108,34 @@ def row_findings(
         )
 
 
-def outside_scaling(table: TrainingTable, names: FeatureNames | None) -> Iterator[str]:
+def outside_scaling(
+    table: TrainingTable, names: FeatureNames | None, coded: Sequence[int] = ()
+) -> Iterator[str]:
     """Warn about columns whose new rows have a mean or deviation far from the first fit.
 
-    A small spread gives no warning: rows of a sorted table have one.
+    A small spread gives no warning: rows of a sorted table have one. The columns `coded` have codes
+    of levels, which are not scaled.
     """
     if not table.scalings.inputs.rounded:
         return
     scaled = table.X.double().cpu().numpy()
-    far = np.abs(scaled.mean(axis=0)) > _FAR
-    if named := _named(far | (scaled.std(axis=0) > _WIDE), names):
+    far = (np.abs(scaled.mean(axis=0)) > _FAR) | (scaled.std(axis=0) > _WIDE)
+    far[list(coded)] = False
+    if named := _named(far, names):
         yield (
             f"The new rows lie far outside those of the first fit: {named}. The scaling is that of "
             "the first fit, so predictions there may be near the prior. Check the units; if they "
             "are right, fit again with warm_start=False."
+        )
+
+
+def identifiers(kinds: ColumnKinds, names: FeatureNames | None, num_rows: int) -> Iterator[str]:
+    """Warn about columns of text with nearly as many levels as rows."""
+    for j in kinds.identifiers(num_rows):
+        yield (
+            f"Nearly as many levels as rows, {len(kinds.columns[j].levels):,} of {num_rows:,}: "
+            f"{_named_column(j, names)}. It looks like a name of each row, from which the model "
+            "can learn little. Drop it; if its levels come back in new rows, its kind is 'group'."
         )
 
 
@@ -161,11 +180,12 @@ def one_class(y: Num[np.ndarray, " n"], classes: Shaped[np.ndarray, " c"]) -> It
 
 
 def training_findings(
-    fitted: Fitted, names: FeatureNames | None, num_features: int
+    fitted: Fitted, names: FeatureNames | None, num_features: int, coded: Sequence[int] = ()
 ) -> Iterator[str]:
     """Warn about parameters at a bound, an early end, flat features, extreme β and failures.
 
-    Columns after the first `num_features` are indicators of gaps and columns of the stack.
+    Columns after the first `num_features` are indicators of gaps and columns of the stack. The
+    columns `coded` have codes of levels, without a spread.
     """
     result = fitted.result
     path = fitted.path
@@ -174,7 +194,9 @@ def training_findings(
         yield from _at_bounds(result, path)
     end = fitted.end or result.stages[-1]
     yield from ended_early(end.status, end.reason)
-    if named := _named(_flat(fitted.members, num_features), names):
+    flat = _flat(fitted.members, num_features)
+    flat[list(coded)] = False
+    if named := _named(flat, names):
         yield (
             f"The lengthscale is more than {_FLAT:g} times the spread of the feature: {named}. "
             "Predictions hardly depend on it. Drop it, or check its values for outliers."
@@ -230,7 +252,10 @@ def _extreme_beta(path: BetaPath) -> Iterator[str]:
 
 
 def narrow_intervals(
-    fitted: Fitted, scalings: Scalings, names: FeatureNames | None
+    fitted: Fitted,
+    scalings: Scalings,
+    names: FeatureNames | None,
+    kinds: ColumnKinds | None = None,
 ) -> Iterator[str]:
     """Warn where 90 % intervals hold too few targets."""
     intervals = f"{100 * COVERAGE:.0f} % intervals"
@@ -245,9 +270,12 @@ def narrow_intervals(
             scaling = scalings.inputs
         j = feature or 0
         ends = sorted(end * scaling.scale[j] + scaling.shift[j] for end in (group.low, group.high))
+        shown = [number(end, 4) for end in ends]
+        if feature is not None and kinds is not None and feature < len(kinds.columns):
+            shown = [kinds.columns[feature].shown(end) for end in ends]
         return (
             f"{group.inside} of {group.number} {kind} targets where {what} is from "
-            f"{number(ends[0], 4)} to {number(ends[1], 4)}"
+            f"{shown[0]} to {shown[1]}"
         )
 
     if narrow := fitted.coverage.narrow:
@@ -304,11 +332,13 @@ def findings_of_fit(model: Any, fit: Fit | Continuation, fitted: Fitted) -> Iter
     if isinstance(fit.settings.inducing, str) and fit.settings.num_inducing != "auto":
         num_inducing = fit.settings.num_inducing
     warm = isinstance(fit, Continuation)
-    yield from row_findings(fit.table, names, num_inducing, warm)
-    yield from training_findings(fitted, names, model.n_features_in_)
+    yield from row_findings(fit.table, names, num_inducing, warm, model._coded)
+    yield from training_findings(fitted, names, model.n_features_in_, model._coded)
     if not warm:
+        if model.columns_ is not None:
+            yield from identifiers(model.columns_, names, fit.table.num_rows)
         yield from sources_without_weights(fit)
-    yield from narrow_intervals(fitted, fit.table.scalings, names)
+    yield from narrow_intervals(fitted, fit.table.scalings, names, model.columns_)
     if fitted.end is not None and fitted.end.status is Status.BUDGET:
         untried = f" Not tried: {_some_of(fitted.untried)}." if fitted.untried else ""
         yield (
@@ -319,7 +349,7 @@ def findings_of_fit(model: Any, fit: Fit | Continuation, fitted: Fitted) -> Iter
 
 def findings_of_update(model: Any, result: TrainingResult, table: TrainingTable) -> Iterator[str]:
     """Yield the warnings about the new rows and the result of `partial_fit`."""
-    yield from outside_scaling(table, _names(model, table.scalings))
+    yield from outside_scaling(table, _names(model, table.scalings), model._coded)
     yield from ended_early(result.status, result.reason)
 
 

@@ -16,6 +16,8 @@ from sklearn.utils import _safe_indexing, check_consistent_length, check_random_
 
 from directgp.errors import DirectGPError, InvalidInputError, UnsupportedError, require
 from directgp.estimators import validation
+from directgp.estimators.column_kinds import ColumnKinds
+from directgp.estimators.inputs import read_inputs
 from directgp.estimators.messages import OUTPUT
 from directgp.estimators.validation import RowValues
 from directgp.registry import ROW_CONSTANTS
@@ -113,14 +115,14 @@ def calls_of(model: Any, method: str, arguments: dict[str, Any]) -> list[OutputC
     targets = Targets.checked(arguments["y"], who, model)
     X = arguments["X"]
     gaps = members[0].scalings_.imputation is not None
-    inputs = validation.finite_inputs(model, X, who, gaps=gaps)
+    inputs = read_inputs(model, X, who, gaps=gaps)
     check_consistent_length(inputs, targets.values)
     weights = validation.check_sample_weight(arguments.get("sample_weight"), inputs, who)
     counted = targets.counted(weights)
     calls = []
     for k, member in enumerate(members):
         rows = counted[:, k]
-        shares = {"X": _taken(X, inputs, rows), "y": targets.values[rows, k]}
+        shares = {"X": _taken(model, X, inputs, rows), "y": targets.values[rows, k]}
         if weights is not None:
             shares["sample_weight"] = weights[rows]
         shares |= {name: at(k)[rows] for name, at in constants.items()}
@@ -144,9 +146,15 @@ def _rows_of(X: Any) -> int:
     return int(X.shape[0]) if hasattr(X, "shape") else len(X)
 
 
-def _taken(X: Any, inputs: Float64[np.ndarray, "n d"], rows: Bool[np.ndarray, " n"]) -> Any:
-    """Return the chosen rows of X: of the table if it has names, else of the checked numbers."""
-    return _safe_indexing(X if validation.is_frame(X) else inputs, np.flatnonzero(rows))
+def _taken(
+    model: Any, X: Any, inputs: Float64[np.ndarray, "n d"], rows: Bool[np.ndarray, " n"]
+) -> Any:
+    """Return the chosen rows of X: of the table if it has names, else of the checked numbers.
+
+    With levels it is X itself: each output has codes of its own.
+    """
+    raw = validation.is_frame(X) or model.columns_ is not None
+    return _safe_indexing(validation.plain_array(X) if raw else inputs, np.flatnonzero(rows))
 
 
 # Methods of a fitted model
@@ -245,7 +253,7 @@ def fit_outputs(
     targets = Targets.checked(y, who, model if continues else None)
     min_rows = 1 if update else 2
     gaps = model.missing == "impute"
-    inputs = validation.finite_inputs(model, X, who, not continues, min_rows, gaps)
+    inputs = read_inputs(model, X, who, not continues, min_rows, gaps)
     check_consistent_length(inputs, targets.values)
     weights = validation.check_sample_weight(sample_weight, inputs, who, min_rows)
     counted = targets.counted(weights)
@@ -277,7 +285,10 @@ def fit_outputs(
             weights_of_rows = None if weights is None else weights[rows]
             with _naming(named(targets.names, k)):
                 getattr(member, method)(
-                    _taken(X, inputs, rows), targets.values[rows, k], weights_of_rows, **arguments
+                    _taken(model, X, inputs, rows),
+                    targets.values[rows, k],
+                    weights_of_rows,
+                    **arguments,
                 )
             member.time_budget = model.time_budget
             if member.training_result_.status is Status.INTERRUPTED:
@@ -294,6 +305,7 @@ def hold(model: Any, members: Sequence[Any], names: Sequence[str] | None) -> Non
     for name in vars(model).keys() - attributes:
         delattr(model, name)
     model.outputs_ = list(members)
+    model.columns_ = ColumnKinds.joined(getattr(member, "columns_", None) for member in members)
     if names is not None:
         model.output_names_ = tuple(names)
     model.findings_ = tuple(
@@ -316,9 +328,7 @@ def _validation_parts(model: Any, validation_data: Any, who: str, number: int) -
     require(fits, f"y of {who}", f"of shape (m, {number})", f"shape {shape}")
     targets = Targets.checked(validation_data[1], who)
     with validation.explained(f"{who} cannot be used"):
-        inputs = validation.finite_inputs(
-            model, validation_data[0], who, gaps=model.missing == "impute"
-        )
+        inputs = read_inputs(model, validation_data[0], who, gaps=model.missing == "impute")
         check_consistent_length(inputs, targets.values)
     rest = [
         _column_of(values, "row values", who, number, len(inputs)) for values in validation_data[2:]
@@ -328,7 +338,10 @@ def _validation_parts(model: Any, validation_data: Any, who: str, number: int) -
         rows = ~np.isnan(targets.values[:, k])
         name = f"column {named(targets.names, k)} of y of {who}"
         require(bool(rows.any()), name, "one with values", "none")
-        inputs_and_targets = (_taken(validation_data[0], inputs, rows), targets.values[rows, k])
+        inputs_and_targets = (
+            _taken(model, validation_data[0], inputs, rows),
+            targets.values[rows, k],
+        )
         examples.append((*inputs_and_targets, *(at(k)[rows] for at in rest)))
     return examples
 

@@ -1,13 +1,11 @@
 """Plot the predictions of a fitted estimator."""
 
-import warnings
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from directgp.errors import refuse
+from directgp.estimators.inputs import EncodedRows
 from directgp.estimators.validation import RowValues
 from directgp.plots.predictions import plot_curve, plot_predicted_against_actual
 from directgp.plots.style import Array, require_matplotlib
@@ -33,9 +31,11 @@ def plot_numbers(
     who = f"{type(model).__name__}.plot_predictions"
     rows = model.likelihood_.rows
     needs_rows = rows.required and not ROW_CONSTANTS[rows.argument].proportional
-    if model.n_features_in_ > 1 or needs_rows:
+    if model.n_features_in_ > 1 or needs_rows or model._coded:
         if y is None:
             reason = "more than one feature"
+            if model._coded and model.n_features_in_ == 1:
+                reason = "a feature of levels"
             if needs_rows:
                 reason = f"a likelihood that needs {rows.argument}"
             refuse(f"y of {who}", f"given with {reason}", "None")
@@ -58,9 +58,9 @@ def plot_numbers(
         constants = {row_values.argument: values_of_grid.values}
     if y is not None:
         data = inputs, model._targets(X, y, "plot_predictions") / exposures
-    with without_names():
-        mean = model.predict(grid[:, None], **constants)
-        lower, upper = model._interval(grid[:, None], coverage, values_of_grid)
+    rows_of_grid = EncodedRows(grid[:, None])
+    mean = model.predict(rows_of_grid, **constants)
+    lower, upper = model._interval(rows_of_grid, coverage, values_of_grid)
     return plot_curve(
         grid, mean, lower, upper, coverage, ax=ax, data=data, name=name, target=target
     )
@@ -74,11 +74,3 @@ def curve_points(model: Any, X: Any) -> tuple[Array, Array, str]:
     margin = 0.05 * (upper - lower)
     grid = np.linspace(lower - margin, upper + margin, _CURVE_POINTS)
     return inputs, grid, str(getattr(model, "feature_names_in_", ["x"])[0])
-
-
-@contextmanager
-def without_names() -> Iterator[None]:
-    """Ignore the warning that the points of a curve have no feature names."""
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "X does not have valid feature names")
-        yield

@@ -13,6 +13,7 @@ from torch import Tensor
 from directgp.errors import NumericalError, require
 from directgp.estimators import validation
 from directgp.estimators.fit_procedure import TrainableEstimator
+from directgp.estimators.inputs import read_inputs
 from directgp.estimators.members import Member
 from directgp.estimators.preprocessing import Column, Columns
 from directgp.estimators.stacking import with_columns
@@ -31,11 +32,11 @@ class PredictingEstimator(TrainableEstimator):
     """An estimator whose predictions are computed in blocks of rows and scaled back."""
 
     def _inputs(self, X: ArrayLike, who: str) -> Columns:
-        """Return X as float64; raise if `fit` had other features, or if values are missing.
+        """Return X as encoded float64; raise if `fit` had other features, or if values are missing.
 
         Missing values are allowed if the model was fitted with ``missing="impute"``.
         """
-        return validation.finite_inputs(self, X, who, gaps=self.scalings_.imputation is not None)
+        return read_inputs(self, X, who, gaps=self.scalings_.imputation is not None)
 
     def _scaled_rows(self, row_values: RowValues | None, n: int, who: str) -> Tensor | None:
         """Return checked row values of new rows, in the units of training."""

@@ -82,6 +82,11 @@ class ColumnScaling:
         """Return the scaling that changes nothing."""
         return cls(np.zeros(d), np.ones(d), rounded=False)
 
+    def without(self, columns: Sequence[int]) -> "ColumnScaling":
+        """Return the scaling that does not change these columns."""
+        shift, scale = _with(self.shift, columns, 0.0), _with(self.scale, columns, 1.0)
+        return replace(self, shift=shift, scale=scale)
+
     def forward(self, values: Num[np.ndarray, "*n d"]) -> Float64[np.ndarray, "*n d"]:
         """Return scaled values, clipped to 10¹² deviations from the mean, so always finite."""
         if not self.rounded:
@@ -142,6 +147,15 @@ def _exact_sum(values: Column, weights: Column | None) -> float:
     return math.fsum(chain((weights * coarse).data, (weights * (values - coarse)).data))
 
 
+def _with(
+    values: Float64[np.ndarray, " d"], places: Sequence[int], value: float
+) -> Float64[np.ndarray, " d"]:
+    """Return a copy of the values with another value at some places."""
+    changed = values.copy()
+    changed[np.array(places, dtype=np.int64)] = value
+    return changed
+
+
 def _finite(values: NDArray[np.float64]) -> NDArray[np.float64]:
     """Return the values with the largest float in place of infinity."""
     largest = np.finfo(np.float64).max
@@ -177,6 +191,10 @@ class Imputation:
         options = {"add_indicator": True, "keep_empty_features": True}
         imputer = SimpleImputer(strategy="median", **options).fit(X)
         return cls(imputer.statistics_, tuple(imputer.indicator_.features_.tolist()))
+
+    def without(self, columns: Sequence[int]) -> "Imputation":
+        """Return an imputation whose medians of these columns, which have no gaps, are 0."""
+        return replace(self, medians=_with(self.medians, columns, 0.0))
 
     def forward(self, X: Columns) -> Float64[np.ndarray, "n e"]:
         """Return the columns without gaps, and then the indicators."""
@@ -215,17 +233,20 @@ class Scalings:
         targets: bool,
         impute: bool = False,
         fine: bool = False,
+        coded: Sequence[int] = (),
     ) -> "Scalings":
         """Return scalings to mean 0 and deviation 1, or identities where the flag is False.
 
-        With `fine`, targets are not rounded.
+        With `fine`, targets are not rounded. The columns `coded` have codes of levels, which stay.
         """
         column = y.reshape(-1, 1)
-        imputation = Imputation.from_data(X) if impute else None
+        imputation = Imputation.from_data(X).without(coded) if impute else None
         X = X if imputation is None else imputation.forward(X)
         scaling = ColumnScaling.from_data(column, weights) if targets else ColumnScaling.identity(1)
         return cls(
-            ColumnScaling.from_data(X, weights) if inputs else ColumnScaling.identity(X.shape[1]),
+            ColumnScaling.from_data(X, weights).without(coded)
+            if inputs
+            else ColumnScaling.identity(X.shape[1]),
             replace(scaling, rounded=False) if fine else scaling,
             imputation,
         )
@@ -350,20 +371,21 @@ def prepare_rows(
     *,
     turn: bool,
     real_valued: bool,
+    coded: Sequence[int] = (),
     dtype: torch.dtype,
     device: torch.device,
 ) -> TrainingTable:
     """Scale rows, sort them, and merge equal rows into one with the sum of their weights.
 
     With `turn`, signs of columns are reversed so that training does not depend on them. With
-    `real_valued`, the sign of y is arbitrary, too.
+    `real_valued`, the sign of y is arbitrary, too. The columns `coded` have codes of levels.
     """
     weights = np.ones(len(rows.y)) if rows.weights is None else rows.weights
     inputs = scalings.scaled_inputs(rows.X)
     # Adding 0 turns −0 into 0.
     table = np.asfortranarray(np.column_stack([inputs, scalings.scaled_targets(rows.y)]) + 0.0)
     d = inputs.shape[1]
-    signs = _signs(table, weights / weights.max(), real_valued)
+    signs = _with(_signs(table, weights / weights.max(), real_valued), coded, 1.0)
     if rows.values is not None:
         table = np.column_stack([table, scalings.scaled_rows(rows.values)])
         # Values that scale as the target have its sign.

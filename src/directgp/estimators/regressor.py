@@ -119,7 +119,8 @@ class SparseGPRegressor(RegressorMixin, SparseGPEstimator):
         The result does not depend on it.
     missing : {"error", "impute"}, default="error"
         What to do with NaN in X. "impute" takes the median of the column, and adds a feature of 0
-        and 1 for each column with NaN in training; infinity raises an error.
+        and 1 for each column with NaN in training; infinity raises an error. A missing category or
+        group is a level of its own.
     combine : {"mixture", "best"}, default="mixture"
         "mixture" predicts with up to six candidates, weighted so that the validation loss of their
         mixture is smallest; "best" with the candidate of the smallest validation loss alone.
@@ -128,6 +129,12 @@ class SparseGPRegressor(RegressorMixin, SparseGPEstimator):
         "trees" is histogram gradient boosting; "auto" races processes with it and without, from
         100 rows on, if β is chosen, too; None has no such features. An estimator of your own, as
         of scikit-learn, is cloned, and cannot be saved to a file.
+    columns : "auto" or mapping from a name (a number, for arrays) to a kind, default="auto"
+        Kinds of columns: "number", "time" (days since 1970, or numbers as they are), "category" and
+        "group" (levels with codes; the rows of a new group are to be predicted, too), and "place"
+        for two columns, latitude and longitude in degrees. "auto", and columns that are not named,
+        go by the types of a data frame: dates are "time", text and categoricals "category", and
+        latitude and longitude of these names a "place". Arrays have numbers.
 
     Attributes
     ----------
@@ -170,6 +177,8 @@ class SparseGPRegressor(RegressorMixin, SparseGPEstimator):
         Number of features.
     feature_names_in_ : array of shape (n_features,)
         Names of the features, if X had some.
+    columns_ : ColumnKinds or None
+        The columns with kind, unit and levels; None if all are plain numbers.
 
     Examples
     --------

@@ -12,6 +12,7 @@ import torch
 from pydantic import Field, FiniteFloat, JsonValue
 
 from directgp.errors import cause_of
+from directgp.estimators.column_kinds import ColumnKinds, EncodedColumn
 from directgp.estimators.members import Member, set_members
 from directgp.estimators.outputs import hold
 from directgp.estimators.predictions import PredictingEstimator
@@ -27,6 +28,7 @@ from directgp.persistence import (
     refuse_estimators,
     save_model,
 )
+from directgp.persistence.schema import ColumnSpec
 from directgp.predictive.mixture import are_weights
 from directgp.training.result import (
     BetaPath,
@@ -157,6 +159,10 @@ def _state_of(model: PredictingEstimator, **more: str | None) -> ModelState:
     # Parameters may have been set after the fit.
     params = model.get_params(deep=False) | model._fit_params
     _check_stack(params["stack"])
+    kinds = model.columns_
+    if kinds is None and isinstance(params["columns"], str):
+        # A table of plain numbers keeps the format that earlier versions read.
+        del params["columns"]
     params["dtype"] = np.dtype(params["dtype"]).name
     if not isinstance(params["inducing"], str):
         params["inducing"] = np.asarray(params["inducing"], dtype=np.float64)
@@ -180,6 +186,7 @@ def _state_of(model: PredictingEstimator, **more: str | None) -> ModelState:
         | ({} if imputed is None else {"medians": imputed.medians}),
         classes=getattr(model, "classes_", None),
         feature_names=None if names is None else list(map(str, names)),
+        columns=None if kinds is None else tuple(map(_column_spec, kinds.columns)),
         stages=result.stages,
         record={
             "inputs_rounded": scalings.inputs.rounded,
@@ -195,6 +202,11 @@ def _state_of(model: PredictingEstimator, **more: str | None) -> ModelState:
             **more,
         },
     )
+
+
+def _column_spec(column: EncodedColumn) -> ColumnSpec:
+    levels = list(column.levels)
+    return ColumnSpec(name=column.name, kind=column.kind, unit=column.unit, levels=levels)
 
 
 def _check_stack(stack: Any) -> None:
@@ -349,6 +361,7 @@ def _estimator(state: ModelState, record: _FitRecord, device: str) -> Predicting
     model._fit_params = {name: getattr(model, name) for name in DESCRIBED}
     model.findings_ = tuple(record.findings)
     model.n_features_in_ = d if imputation is None else len(imputation.medians)
+    model.columns_ = _kinds_of(state, model)
     if state.feature_names is not None:
         if len(state.feature_names) != model.n_features_in_:
             raise ValueError(
@@ -359,6 +372,25 @@ def _estimator(state: ModelState, record: _FitRecord, device: str) -> Predicting
         model.__dict__.update(classes_=state.classes, threshold_=_threshold(record.threshold))
     _probe(model)
     return model
+
+
+def _kinds_of(state: ModelState, model: PredictingEstimator) -> ColumnKinds | None:
+    """Return the kinds of the columns; raise ValueError if they do not fit the model."""
+    if state.columns is None:
+        return None
+    if len(state.columns) != model.n_features_in_:
+        raise ValueError(f"it has {len(state.columns)} columns for {model.n_features_in_} features")
+    columns = [EncodedColumn(c.name, c.kind, c.unit, tuple(c.levels)) for c in state.columns]
+    scaling = model.scalings_.inputs
+    for j, column in enumerate(columns):
+        if len({*column.levels}) != len(column.levels) or (column.levels and not column.coded):
+            raise ValueError(f"the levels of column {j} are not different, or it has no codes")
+        if column.coded and (scaling.shift[j], scaling.scale[j]) != (0.0, 1.0):
+            raise ValueError(f"it scales the codes of column {j}")
+    units = sorted(column.unit for column in columns if column.kind == "place")
+    if units not in ([], ["degrees east", "degrees north"]):
+        raise ValueError("a place needs a latitude and a longitude")
+    return ColumnKinds(tuple(columns))
 
 
 def _num_inputs(state: ModelState, record: _FitRecord) -> int:

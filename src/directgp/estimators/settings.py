@@ -52,6 +52,7 @@ CONSTRAINTS: dict[str, list[Any]] = {
     "missing": [StrOptions({"error", "impute"})],
     "combine": [StrOptions({"mixture", "best"})],
     "stack": [StrOptions({"auto", "trees"}), None, HasMethods(["fit"]), "array-like"],
+    "columns": [StrOptions({"auto"}), Mapping],
 }
 """Constraints of the parameters other than likelihood, objective and rule."""
 
@@ -66,6 +67,7 @@ STRUCTURE = (
     "missing",
     "combine",
     "stack",
+    "columns",
 )
 """Parameters that define the model; a warm start cannot change them."""
 
@@ -241,6 +243,9 @@ class FitSettings:
 
     stack: Any
     """Models whose out-of-fold predictions are features: None, "auto", "trees" or estimators."""
+
+    columns: Any
+    """Kinds of columns by name or number, or "auto"."""
 
     def stacks(self, num_rows: int) -> tuple[bool, ...]:
         """Return whether candidates see the columns of a stack; the first is preferred.

@@ -171,6 +171,9 @@ class Facts:
     path: BetaPath | None = None
     """The candidates; None if nothing was chosen."""
 
+    columns: tuple[tuple[str, str], ...] = ()
+    """Kinds of columns, and the names of those columns; without plain numbers."""
+
     warnings: tuple[str, ...] = ()
     """Warnings of the fit."""
 
@@ -235,6 +238,7 @@ def facts_of(model: PredictingEstimator) -> Facts:
         path=model.beta_path_,
         members=_members(model),
         stack=_stack_columns(model),
+        columns=() if model.columns_ is None else tuple(model.columns_.in_words()),
         warnings=model.findings_,
     )
 
@@ -430,6 +434,7 @@ def _overview(facts: Facts) -> Iterator[tuple[str, str]]:
     if facts.num_merged:
         rows += f" ({facts.num_merged:,} repeated others and were merged with them)"
     yield "data", f"{rows}, {plural(facts.num_features, 'feature')}"
+    yield from facts.columns
     if len(facts.members) > 1:
         yield "model", f"mixture of {len(facts.members)} Gaussian processes, its members"
     else:

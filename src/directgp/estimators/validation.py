@@ -71,7 +71,7 @@ def finite_inputs(
             estimator, X, reset=reset, dtype=np.float64, **checks
         )
     except (TypeError, ValueError) as error:
-        _raise_with_column(error, X, who)
+        raise_with_column(error, X, who)
     filled = np.where(np.isnan(inputs), 0.0, inputs) if gaps else inputs
     check_finite("X", filled, who, getattr(estimator, "feature_names_in_", None))
     return inputs
@@ -140,9 +140,7 @@ def gaps(y: Labels) -> Bool[np.ndarray, " n"]:
     """Return which targets of any type are missing."""
     if y.dtype.kind == "f":
         return np.asarray(np.isnan(y))
-    return np.array(
-        [y.dtype.kind == "O" and _is_missing(value) for value in y.tolist()], dtype=bool
-    )
+    return np.array([y.dtype.kind == "O" and is_missing(value) for value in y.tolist()], dtype=bool)
 
 
 def _of_one_type(labels: Labels, name: str) -> Labels:
@@ -157,7 +155,7 @@ def _of_one_type(labels: Labels, name: str) -> Labels:
     refuse(name, "labels of one type, strings or numbers", kinds, "Convert them first.")
 
 
-def _is_missing(value: Any) -> bool:
+def is_missing(value: Any) -> bool:
     """Return whether a value is None, NaN, NaT or pandas' NA (which is not unequal to itself)."""
     return value is None or is_pandas_na(value) or bool(value != value)
 
@@ -178,7 +176,7 @@ def declared_classes(
 ) -> Shaped[np.ndarray, " c"]:
     """Return the user's classes, sorted; raise if an earlier call had other classes."""
     # As objects: an array of text would turn NaN into the label 'nan'.
-    for value in filter(_is_missing, np.asarray(classes, dtype=object).ravel().tolist()):
+    for value in filter(is_missing, np.asarray(classes, dtype=object).ravel().tolist()):
         refuse(who, "labels, none of them missing", repr(value))
     values = np.asarray(classes).ravel()
     labels = np.unique(_of_one_type(values, who))
@@ -296,10 +294,11 @@ def _check_no_times(X: Any, who: str) -> None:
         is_temporal = getattr(kind, "is_temporal", None)
         if is_temporal() if is_temporal else getattr(kind, "kind", "") in ("m", "M"):
             remedy = "Convert times to numbers, such as days since a date."
-            refuse(f"X of {who}", "numbers", f"times ({kind}) in column {_name(X, j)}", remedy)
+            got = f"times ({kind}) in column {name_of_column(X, j)}"
+            refuse(f"X of {who}", "numbers", got, remedy)
 
 
-def _raise_with_column(error: Exception, X: Any, who: str) -> NoReturn:
+def raise_with_column(error: Exception, X: Any, who: str) -> NoReturn:
     """Raise the error of scikit-learn, with the column that is the cause if there is one."""
     names = [str(name) for name in X.columns] if is_frame(X) else []
     if len(set(names)) < len(names):
@@ -313,8 +312,9 @@ def _raise_with_column(error: Exception, X: Any, who: str) -> NoReturn:
         for value in np.asarray(column).tolist():
             if isinstance(value, str):
                 raise InvalidInputError(
-                    f"X of {who} must be numbers: {error}. Got {value!r} in column {_name(X, j)}. "
-                    "Encode it first (sklearn.compose.ColumnTransformer, OneHotEncoder)."
+                    f"X of {who} must be numbers: {error}. Got {value!r} in column "
+                    f"{name_of_column(X, j)}. Encode it first (sklearn.compose.ColumnTransformer, "
+                    "OneHotEncoder)."
                 ) from error
     raise error
 
@@ -324,5 +324,6 @@ def is_frame(X: Any) -> bool:
     return hasattr(X, "columns") and hasattr(X, "dtypes")
 
 
-def _name(X: Any, j: int) -> str:
+def name_of_column(X: Any, j: int) -> str:
+    """Return the name of a column in quotes, or its number."""
     return repr(str(X.columns[j])) if is_frame(X) else str(j)

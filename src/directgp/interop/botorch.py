@@ -256,6 +256,10 @@ def _parts(
     allowed = "fitted with missing='error'"
     remedy = "Impute the inputs before the fit."
     require(complete, _SOURCE_OWNER, allowed, "one with missing='impute'", remedy)
+    levels = fitted.columns_ is not None and fitted.columns_.coded
+    allowed = "fitted to columns of numbers"
+    remedy = "Encode them before the fit."
+    require(not levels, _SOURCE_OWNER, allowed, "one with categories or groups", remedy)
     x = fitted.scalings_.inputs
     f = fitted.scalings_.of_latent(fitted.likelihood_)
     units = {"x_shift": x.shift, "x_scale": x.scale, "f_shift": f.shift[0], "f_scale": f.scale[0]}

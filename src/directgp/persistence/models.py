@@ -36,10 +36,12 @@ from directgp.persistence.kernels import (
 from directgp.persistence.schema import (
     FORMAT,
     FORMAT_OF_SEVERAL,
+    FORMAT_WITH_COLUMNS,
     FORMAT_WITH_MEMBERS,
     FORMAT_WITH_TABLE,
     ChoiceSpec,
     ClassesSpec,
+    ColumnSpec,
     LikelihoodSpec,
     MemberSpec,
 )
@@ -102,8 +104,8 @@ class ModelState:
     """Name of the class."""
 
     params: dict[str, Any]
-    """Constructor parameters: None, bools, numbers, strings, lists and tuples of these, arrays,
-    gpytorch kernels, likelihoods, rules and point losses."""
+    """Constructor parameters: None, bools, numbers, strings, lists, tuples and dicts of these,
+    arrays, gpytorch kernels, likelihoods, rules and point losses."""
 
     posterior: SparsePosterior
     """The trained posterior, of the heaviest member of a mixture."""
@@ -137,6 +139,9 @@ class ModelState:
 
     others: tuple["ModelState", ...] = ()
     """The models of further outputs."""
+
+    columns: tuple[ColumnSpec, ...] | None = None
+    """The columns of the training table; None if all are plain numbers."""
 
     table: dict[str, Any] | None = None
     """A description of the table, in values that JSON can hold."""
@@ -177,13 +182,13 @@ def load_model(path: str | os.PathLike[str], device: torch.device) -> ModelState
     contents = read_file(MODEL, path)
     file_format = contents.manifest.get("format")
     written_by = contents.manifest.get("versions")
-    if type(file_format) is int and not FORMAT <= file_format <= FORMAT_WITH_MEMBERS:
+    if type(file_format) is int and not FORMAT <= file_format <= FORMAT_WITH_COLUMNS:
         writer = written_by.get("directgp") if isinstance(written_by, dict) else None
         valid = isinstance(writer, str) and 0 < len(writer) < 50
         named = f"directgp {writer}" if valid else "the version that wrote it"
         raise ModelFileError(
             f"{name} is a model of format {file_format!r:.20}, and this version of directgp reads"
-            f" formats {FORMAT} to {FORMAT_WITH_MEMBERS}. Load it with {named}, or fit and save the"
+            f" formats {FORMAT} to {FORMAT_WITH_COLUMNS}. Load it with {named}, or fit and save the"
             " model again."
         )
     try:
@@ -223,8 +228,10 @@ def _encode(state: ModelState) -> Contents:
         parts["members"] = [_member_spec(member) for member in state.members]
     if state.stack is not None:
         parts["stack"] = stack_spec(state.stack)
+    if state.columns is not None:
+        parts["columns"] = list(state.columns)
     # Earlier versions do not know fields that are not set.
-    optional = {"members", "stack", "others", "table"} - parts.keys()
+    optional = {"members", "stack", "columns", "others", "table"} - parts.keys()
     manifest = schema.Manifest.model_validate(parts).model_dump(exclude=optional)
     if others:
         manifest["others"] = [contents.manifest for contents in others]
@@ -235,7 +242,10 @@ def _encode(state: ModelState) -> Contents:
 
 def _format(state: ModelState) -> int:
     """Return the first format that has all fields of the state."""
-    if any(output.members or output.stack is not None for output in (state, *state.others)):
+    outputs = (state, *state.others)
+    if any(output.columns is not None or "columns" in output.params for output in outputs):
+        return FORMAT_WITH_COLUMNS
+    if any(output.members or output.stack is not None for output in outputs):
         return FORMAT_WITH_MEMBERS
     if state.table is not None:
         return FORMAT_WITH_TABLE
@@ -291,6 +301,7 @@ def _decoded(manifest: schema.Manifest, tensors: dict[str, Tensor]) -> ModelStat
         record=manifest.record,
         versions=manifest.versions,
         others=tuple(others),
+        columns=None if manifest.columns is None else tuple(manifest.columns),
         table=manifest.table,
     )
     if _tensors(state).keys() != tensors.keys():
@@ -355,6 +366,10 @@ def _param_spec(name: str, value: Any) -> schema.ParamSpec:
         values = [_plain(name, item) for item in value]
         kind: Any = "list" if isinstance(value, list) else "tuple"
         return schema.SequenceParam(type=kind, values=values)
+    if isinstance(value, Mapping):
+        keys: list[Any] = [_plain(name, key) for key in value]
+        values = [_plain(name, item) for item in value.values()]
+        return schema.MappingParam(type="mapping", keys=keys, values=values)
     return schema.PlainParam(type="plain", value=_plain(name, value))
 
 
@@ -376,6 +391,8 @@ def _load_param(
             if set(tensors) != {_VALUES}:
                 raise ModelFileError(f"the array {name} is missing")
             return tensors[_VALUES].clone().numpy()
+        case schema.MappingParam():
+            return dict(zip(spec.keys, spec.values, strict=True))
         case schema.SequenceParam():
             return tuple(spec.values) if spec.type == "tuple" else list(spec.values)
         case _:

@@ -12,6 +12,7 @@ from pydantic import (
     model_validator,
 )
 
+from directgp.registry import ColumnKind
 from directgp.training.result import Count, Name, StageSpec, Strict, Text
 
 FORMAT = 1
@@ -25,6 +26,9 @@ FORMAT_WITH_TABLE = 3
 
 FORMAT_WITH_MEMBERS = 4
 """Format of a mixture of several models, or with a stack, which earlier versions do not read."""
+
+FORMAT_WITH_COLUMNS = 5
+"""Format with columns that are not plain numbers, which earlier versions do not read."""
 
 MAX_OUTPUTS = 1000
 """Largest number of outputs."""
@@ -138,6 +142,14 @@ class SequenceParam(Strict):
     values: list[Plain]
 
 
+class MappingParam(Strict):
+    """A mapping of names or numbers to values that JSON can hold."""
+
+    type: Literal["mapping"]
+    keys: list[int | Text]
+    values: list[Plain]
+
+
 class ArrayParam(Strict):
     """A numpy array; its values are a tensor."""
 
@@ -174,7 +186,14 @@ class LossParam(Strict):
 
 
 ParamSpec = Annotated[
-    PlainParam | SequenceParam | ArrayParam | KernelParam | LikelihoodParam | RuleParam | LossParam,
+    PlainParam
+    | SequenceParam
+    | MappingParam
+    | ArrayParam
+    | KernelParam
+    | LikelihoodParam
+    | RuleParam
+    | LossParam,
     Field(discriminator="type"),
 ]
 
@@ -226,6 +245,26 @@ class StackSpec(Strict):
     """Number of columns of the rows."""
 
 
+MAX_LEVELS = 1_000_000
+"""Levels of a column."""
+
+
+class ColumnSpec(Strict):
+    """A column of the training table, and its levels by value."""
+
+    name: Text
+    """Name of the column."""
+
+    kind: ColumnKind
+    """What the values are."""
+
+    unit: Literal["", "days", "degrees north", "degrees east"]
+    """Unit of the numbers."""
+
+    levels: Annotated[list[bool | int | FiniteFloat | Text | None], Field(max_length=MAX_LEVELS)]
+    """Levels in the order of their codes; the last one may be None, for a missing value."""
+
+
 class ClassesSpec(Strict):
     """The labels of a classifier."""
 
@@ -236,7 +275,7 @@ class ClassesSpec(Strict):
 class Manifest(Strict):
     """A model without its tensors."""
 
-    format: Annotated[int, Field(ge=FORMAT, le=FORMAT_WITH_MEMBERS)]
+    format: Annotated[int, Field(ge=FORMAT, le=FORMAT_WITH_COLUMNS)]
     versions: dict[Name, Name]
     estimator: Literal["SparseGPRegressor", "SparseGPClassifier", "SparseGPCountRegressor"]
     params: dict[ParamName, ParamSpec]
@@ -251,5 +290,7 @@ class Manifest(Strict):
     # The further members of a mixture, in the order of their weights.
     members: list[MemberSpec] = Field(default_factory=list, max_length=MAX_MEMBERS)
     stack: StackSpec | None = None
+    # The columns of the training table; None if all are plain numbers.
+    columns: list[ColumnSpec] | None = None
     # The models of further outputs.
     others: list["Manifest"] = Field(default_factory=list, max_length=MAX_OUTPUTS)

@@ -34,6 +34,9 @@ _HALF = 0.3
 _LETTERS = 24
 """Letters of a line of a legend."""
 
+_LETTERS_OF_LEVEL = 12
+"""Letters of the name of a level at the axis."""
+
 _WIDTH = 3.0
 """Width of a panel, in inches."""
 
@@ -73,10 +76,17 @@ class PartialDependence:
     classes: tuple[str, ...] = ()
     """Names of three or more classes, whose probabilities are drawn."""
 
+    levels: tuple[str, ...] = ()
+    """Names of the values of the grid, if these are codes of levels."""
+
+    dates: bool = False
+    """Whether the grid has dates, as days since 1970."""
+
     def to_dict(self) -> dict[str, list[Any]]:
         """Return columns for a table of any library: feature, value, mean, lower and upper.
 
-        Of several classes, each has its rows, and a column ``class`` its name.
+        Of several classes, each has its rows, and a column ``class`` its name. The value of a level
+        is its name, of a date days since 1970.
         """
         rows = np.atleast_2d(self.mean, self.lower, self.upper)
         g = len(self.grid)
@@ -84,7 +94,7 @@ class PartialDependence:
         columns = {"feature": [self.feature] * (number * g)}
         if self.classes:
             columns["class"] = [name for name in self.classes for _ in range(g)]
-        numbers = {"value": np.tile(self.grid, number)}
+        numbers = {"value": np.tile(np.array(self.levels) if self.levels else self.grid, number)}
         numbers |= zip(("mean", "lower", "upper"), (column.ravel() for column in rows), strict=True)
         return columns | {name: values.tolist() for name, values in numbers.items()}
 
@@ -123,21 +133,31 @@ def draw_partial_dependence(
     curves = zip(*map(np.atleast_2d, (found.mean, found.lower, found.upper)), strict=True)
     names = found.classes or ("average over rows",)
     interval = f"{percent(found.coverage)} posterior interval"
-    half = _HALF * (float(np.diff(found.grid).min()) if len(found.grid) > 1 else 1.0)
+    # Levels have the same distance, whatever their codes.
+    grid = np.arange(float(len(found.levels))) if found.levels else found.grid
+    half = _HALF * (float(np.diff(grid).min()) if len(grid) > 1 else 1.0)
     for name, (mean, lower, upper), (color, style) in zip(names, curves, CLASS_LINES, strict=False):
         line: Any = {"color": color, "linewidth": 1.8, "label": axis_name(name, _LETTERS)}
         line["linestyle"] = style
         band: Any = {"color": color, "alpha": 0.14 if found.classes else 0.22, "linewidth": 0}
         band |= {} if found.classes else {"label": interval}
         if found.discrete:
-            ax.hlines(mean, found.grid - half, found.grid + half, **line)
-            ax.bar(found.grid, upper - lower, 2 * half, lower, **band)
+            ax.hlines(mean, grid - half, grid + half, **line)
+            ax.bar(grid, upper - lower, 2 * half, lower, **band)
         else:
-            ax.plot(found.grid, mean, **line)
-            ax.fill_between(found.grid, lower, upper, **band)
+            ax.plot(grid, mean, **line)
+            ax.fill_between(grid, lower, upper, **band)
     ax.margins(x=0.1 if found.discrete else 0.01)
-    if found.discrete and len(found.grid) <= _TICKS:
-        ax.set_xticks(found.grid)
+    if found.levels:
+        names_of_levels = [axis_name(level, _LETTERS_OF_LEVEL) for level in found.levels]
+        turned = len(grid) > _TICKS or sum(map(len, names_of_levels)) > _LETTERS
+        ax.set_xticks(grid, names_of_levels, rotation=90 if turned else 0)
+    elif found.dates:
+        # Dates of matplotlib are days since 1970, too.
+        ax.xaxis_date()
+        ax.tick_params(axis="x", rotation=30)
+    elif found.discrete and len(grid) <= _TICKS:
+        ax.set_xticks(grid)
     ax.set_xlabel(axis_name(found.feature, 24))
     # Keep `auto`, so that a later plot on the same axes sets its limits.
     ax.set_ylim(*limits, auto=None)
