@@ -515,6 +515,17 @@ def test_a_name_of_each_row_is_a_finding() -> None:
     assert not any("looks like a name of each row" in text for text in groups.findings_)
 
 
+def test_dates_as_text_are_a_finding() -> None:
+    X = TABLE[["size"]].assign(day=TABLE["date"].dt.strftime("%Y-%m-%d"))
+    with pytest.warns(DirectGPWarning, match="Dates as text, .* without an order: 'day'"):
+        model = fitted(X)
+    assert kinds(model) == ["number", "category"]
+    given = fitted(X, columns={"day": "time"})
+    assert not any("Dates as text" in text for text in given.findings_)
+    dates = TABLE[["size"]].assign(day=TABLE["date"])
+    assert given.predict(X).tolist() == fitted(dates).predict(dates).tolist()
+
+
 def test_a_constant_column_of_text_is_a_finding_as_a_number_is() -> None:
     with pytest.warns(DirectGPWarning, match="The same value in every training row: 'city'"):
         fitted(TABLE.assign(city="Bern"))

@@ -83,6 +83,13 @@ class EncodedColumn:
         """Whether the values are codes of levels."""
         return self.kind in CODED
 
+    @property
+    def has_dates(self) -> bool:
+        """Whether all levels are dates or times of ISO 8601."""
+        texts = [level for level in self.levels if isinstance(level, str)]
+        known = [level for level in self.levels if level is not None]
+        return bool(texts) and len(texts) == len(known) and all(map(_moment_of_text, texts))
+
     def encoded(self, column: TableColumn, who: str, gaps: bool) -> Values:
         """Return the numbers of a column of new rows; NaN for gaps.
 
@@ -238,8 +245,14 @@ class ColumnKinds:
         return [
             j
             for j, column in enumerate(self.columns)
-            if column.kind == "category" and len(column.levels) > least
+            if column.kind == "category" and len(column.levels) > least and not column.has_dates
         ]
+
+    @property
+    def dates_as_text(self) -> list[int]:
+        """Numbers of the categories whose levels are dates."""
+        columns = enumerate(self.columns)
+        return [j for j, column in columns if column.kind == "category" and column.has_dates]
 
     def in_words(self) -> list[tuple[str, str]]:
         """Return pairs of a kind and the names of its columns, without plain numbers."""
@@ -418,16 +431,19 @@ def _days(column: TableColumn, who: str) -> Values:
     return np.array([_days_of(value, row, column.name, who) for row, value in enumerate(objects)])
 
 
+def _moment_of_text(text: str) -> datetime | None:
+    """Return the date or time of a text of ISO 8601 with a separator; None for another text."""
+    try:
+        return datetime.fromisoformat(text.strip()) if "-" in text else None
+    except ValueError:
+        return None
+
+
 def _days_of(value: Any, row: int, name: Any, who: str) -> float:
     """Return the days of a date, a time, or a text of ISO 8601."""
     if is_missing(value):
         return float("nan")
-    moment = value
-    if isinstance(value, str):
-        try:
-            moment = datetime.fromisoformat(value.strip())
-        except ValueError:
-            moment = None
+    moment = _moment_of_text(value) if isinstance(value, str) else value
     if isinstance(moment, np.datetime64):
         moment = moment.astype(MICROSECONDS).item()
     if isinstance(moment, date) and not isinstance(moment, datetime):

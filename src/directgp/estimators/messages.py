@@ -129,8 +129,15 @@ def outside_scaling(
         )
 
 
-def identifiers(kinds: ColumnKinds, names: FeatureNames | None, num_rows: int) -> Iterator[str]:
-    """Warn about columns of text with nearly as many levels as rows."""
+def findings_of_levels(
+    kinds: ColumnKinds, names: FeatureNames | None, num_rows: int
+) -> Iterator[str]:
+    """Warn about columns of text that are dates, or have nearly as many levels as rows."""
+    if named := ", ".join(_named_column(j, names) for j in kinds.dates_as_text):
+        yield (
+            f"Dates as text, which are levels without an order: {named}. Convert them, such as "
+            "with pandas.to_datetime, or set their kind to 'time' with columns=..."
+        )
     for j in kinds.identifiers(num_rows):
         yield (
             f"Nearly as many levels as rows, {len(kinds.columns[j].levels):,} of {num_rows:,}: "
@@ -336,7 +343,7 @@ def findings_of_fit(model: Any, fit: Fit | Continuation, fitted: Fitted) -> Iter
     yield from training_findings(fitted, names, model.n_features_in_, model._coded)
     if not warm:
         if model.columns_ is not None:
-            yield from identifiers(model.columns_, names, fit.table.num_rows)
+            yield from findings_of_levels(model.columns_, names, fit.table.num_rows)
         yield from sources_without_weights(fit)
     yield from narrow_intervals(fitted, fit.table.scalings, names, model.columns_)
     if fitted.end is not None and fitted.end.status is Status.BUDGET:
