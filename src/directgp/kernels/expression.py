@@ -1,5 +1,6 @@
 """Define expressions of kernels: sums and products of parts, each over some columns."""
 
+import inspect
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from typing import final
@@ -58,24 +59,35 @@ class Leaf(Expression):
     """Largest number of columns; None for any."""
 
     def __init__(self, *columns: ColumnName) -> None:
-        who = f"columns of {type(self).__name__}"
-        named = all(isinstance(c, str | int) and not isinstance(c, bool) for c in columns)
-        require(named, who, "names or positions", columns)
-        require(len({*columns}) == len(columns), who, "different", columns)
-        lowest, highest = self.least_columns, self.most_columns
-        enough = lowest <= len(columns) and (highest is None or len(columns) <= highest)
-        at_most = "or more" if highest is None else f"to {highest}"
-        count = f"{lowest}" if lowest == highest else f"{lowest} {at_most}"
-        require(enough, who, f"{count} in number", f"{len(columns)}")
+        self.check_names(columns)
         self.columns = columns
         self.coded: tuple[int, ...] = ()
         """Which of the columns, from 0, hold codes of levels; set when the columns are known."""
 
+    @classmethod
+    def check_names(cls, columns: tuple[object, ...]) -> None:
+        """Raise `InvalidInputError` unless these are names of as many columns as allowed."""
+        who = f"columns of {cls.__name__}"
+        named = all(isinstance(c, str | int) and not isinstance(c, bool) for c in columns)
+        require(named, who, "names or positions", columns)
+        require(len({*columns}) == len(columns), who, "different", columns)
+        lowest, highest = cls.least_columns, cls.most_columns
+        enough = lowest <= len(columns) and (highest is None or len(columns) <= highest)
+        at_most = "or more" if highest is None else f"to {highest}"
+        count = f"{lowest}" if lowest == highest else f"{lowest} {at_most}"
+        require(enough, who, f"{count} in number", f"{len(columns)}")
+
+    @classmethod
+    def defaults(cls) -> dict[str, object]:
+        """Return the options of the constructor, with their defaults."""
+        parameters = inspect.signature(cls).parameters.values()
+        return {p.name: p.default for p in parameters if p.kind is p.KEYWORD_ONLY}
+
     @property
     def options(self) -> dict[str, object]:
         """Options that differ from their default."""
-        defaults = type(self).__init__.__kwdefaults__ or {}
-        return {n: value for n, default in defaults.items() if (value := vars(self)[n]) != default}
+        values = ((name, vars(self)[name], default) for name, default in self.defaults().items())
+        return {name: value for name, value, default in values if value != default}
 
     def with_columns(self, columns: tuple[ColumnName, ...]) -> "Leaf":
         """Return the same part of other columns."""

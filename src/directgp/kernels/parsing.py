@@ -54,9 +54,10 @@ def _leaf(node: ast.Call, name: str, text: str) -> Leaf:
     if make is None:
         refuse(_WHO, f"made of the parts {', '.join(PARTS)}", f"{name!r} in {text!r}")
     columns = [_constant(argument, text) for argument in node.args]
+    make.check_names(tuple(columns))
     options: dict[str, Any] = {}
+    names = [*make.defaults()]
     for keyword in node.keywords:
-        names = [*(make.__init__.__kwdefaults__ or {})]
         if keyword.arg not in names:
             allowed = f"among {', '.join(names)}" if names else "left out: there are none"
             refuse(f"options of {name}", allowed, f"{keyword.arg!r}")

@@ -170,7 +170,10 @@ def _rows(codes: Tensor, number: int) -> Tensor:
 
 def _taken(table: Tensor, rows: Tensor) -> Tensor:
     """Return these rows of a table."""
-    return torch.take_along_dim(table, rows.unsqueeze(-1), -2)
+    index = rows.unsqueeze(-1)
+    axes = max(table.dim(), index.dim())
+    table, index = (part[(None,) * (axes - part.dim())] for part in (table, index))
+    return torch.take_along_dim(table, index, -2)
 
 
 def _added(table: Tensor, rows: Tensor, values: Tensor) -> Tensor:
