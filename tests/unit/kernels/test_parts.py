@@ -95,8 +95,8 @@ def test_derivatives_of_the_definition_are_limits_of_differences(text: str) -> N
     def covariance(part: Tensor, *parameters: Tensor) -> Tensor:
         moved = a.clone()
         moved[:, smooth] = part
-        for (name, _), value in zip(kernel.named_parameters(), parameters, strict=True):
-            named[name] = value
+        for (name, _), parameter in zip(kernel.named_parameters(), parameters, strict=True):
+            named[name] = parameter
         value: Tensor = torch.func.functional_call(kernel, named, (moved, b), tie_weights=False)
         return value
 
