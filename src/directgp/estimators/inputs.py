@@ -48,8 +48,8 @@ def read_inputs(
         return X.values
     X = validation.plain_array(X)
     given = estimator.columns
-    frame = columns_of_frame(X)
     kinds: ColumnKinds | None = getattr(estimator, "columns_", None)
+    frame = columns_of_frame(X) if reset or kinds is not None else None
     checks = {"ensure_all_finite": False, "ensure_min_samples": min_rows}
     if reset:
         kinds = None
