@@ -281,8 +281,7 @@ def increases(nll: Callable[[Columns], float], X: Columns, random: Any) -> Array
 
 def feature_names(model: PredictingEstimator, indicators: bool = False) -> list[str]:
     """Return names of features, or their numbers, and with `indicators` names of indicators."""
-    numbers = [f"column {j}" for j in range(model.n_features_in_)]
-    names = [*map(str, getattr(model, "feature_names_in_", numbers))]
+    names = [*model._feature_names]
     imputation = model.scalings_.imputation
     return imputation.names(names) if indicators and imputation is not None else names
 

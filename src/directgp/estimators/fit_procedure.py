@@ -10,6 +10,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 import torch
+from gpytorch.kernels import Kernel
 from numpy.typing import NDArray
 from sklearn.base import BaseEstimator
 from sklearn.utils import Tags, _safe_indexing, check_consistent_length, column_or_1d
@@ -22,6 +23,7 @@ from directgp.estimators import messages, validation
 from directgp.estimators.column_kinds import check_kinds
 from directgp.estimators.fitting import Continuation, Fit, Fitted
 from directgp.estimators.inputs import read_inputs
+from directgp.estimators.kernel_expressions import is_text, kernel_of
 from directgp.estimators.members import Member, set_members
 from directgp.estimators.preprocessing import (
     CheckedRows,
@@ -161,16 +163,28 @@ class TrainableEstimator(BaseEstimator, ABC):
 
     @property
     def _parameter_constraints(self) -> dict[str, list[Any]]:
-        return CONSTRAINTS | {
-            "likelihood": [StrOptions({"auto", *likelihoods_of(self._task)}), Likelihood],
-            "objective": [StrOptions(set(LOSSES)), PointLoss],
-            "rule": [StrOptions({"auto", *RULES}), Rule],
-        }
+        # `kernel_of` reads the text of an expression.
+        text = {"kernel": [str]} if is_text(self.kernel) else {}
+        return (
+            CONSTRAINTS
+            | text
+            | {
+                "likelihood": [StrOptions({"auto", *likelihoods_of(self._task)}), Likelihood],
+                "objective": [StrOptions(set(LOSSES)), PointLoss],
+                "rule": [StrOptions({"auto", *RULES}), Rule],
+            }
+        )
 
     def __sklearn_tags__(self) -> Tags:
         tags = super().__sklearn_tags__()
         tags.input_tags.allow_nan = self.missing == "impute"
         return tags
+
+    @property
+    def _feature_names(self) -> tuple[str, ...]:
+        """Names of the features, or their numbers."""
+        numbers = [f"column {j}" for j in range(self.n_features_in_)]
+        return tuple(map(str, getattr(self, "feature_names_in_", numbers)))
 
     @property
     def _coded(self) -> tuple[int, ...]:
@@ -270,6 +284,7 @@ class TrainableEstimator(BaseEstimator, ABC):
         self._validate_params()
         check_stack(self.stack, self._task, type(self).__name__)
         check_kinds(self.columns, type(self).__name__)
+        kernel_of(self.kernel)
         if self.device != "auto":
             device_of(self.device, self._who("fit"))
         likelihood = self.likelihood
@@ -322,9 +337,12 @@ class TrainableEstimator(BaseEstimator, ABC):
         self, rows: CheckedRows, betas: tuple[float, ...] = (), monitors: tuple[Monitor, ...] = ()
     ) -> FitSettings:
         """Return the settings of a call: the parameters, and what the rows decide."""
+        parameters = plain_parameters(self.get_params(deep=False))
         return FitSettings(
-            **plain_parameters(self.get_params(deep=False)),
+            **parameters | {"kernel": kernel_of(self.kernel)},
             task=self._task,
+            feature_names=self._feature_names,
+            column_kinds=self.columns_,
             num_classes=self._num_classes,
             candidates=candidates(
                 self.likelihood,
@@ -355,7 +373,7 @@ class TrainableEstimator(BaseEstimator, ABC):
             coded=self._coded,
         )
         # A kernel of the user may depend on the sign of a column.
-        named = isinstance(settings.kernel, str) and isinstance(settings.inducing, str)
+        named = not isinstance(settings.kernel, Kernel) and isinstance(settings.inducing, str)
         table = prepare_rows(
             rows,
             scalings,

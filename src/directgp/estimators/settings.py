@@ -13,7 +13,9 @@ from sklearn.utils._param_validation import HasMethods, Interval, Options, StrOp
 
 from directgp.environment import cores
 from directgp.errors import refuse, require
+from directgp.estimators.column_kinds import ColumnKinds
 from directgp.estimators.progress import FitProgress
+from directgp.kernels import Expression
 from directgp.likelihoods.base import Likelihood
 from directgp.log_expectations.api import check_device, named_rule
 from directgp.log_expectations.rule import Rule
@@ -29,7 +31,7 @@ _POSITIVE = Interval(Integral, 1, None, closed="left")
 CONSTRAINTS: dict[str, list[Any]] = {
     "beta": [StrOptions({"auto"}), Interval(Real, 0, None, closed="left")],
     "hyperparameters": [StrOptions({"auto", "joint", "fixed"})],
-    "kernel": [StrOptions({"auto", *get_args(KernelName)}), Kernel],
+    "kernel": [StrOptions({"auto", *get_args(KernelName)}), Kernel, Expression],
     "ard": [StrOptions({"auto"}), "boolean"],
     "mean": [StrOptions({"auto", "zero", "constant"})],
     "num_inducing": [StrOptions({"auto"}), _POSITIVE],
@@ -150,6 +152,12 @@ class FitSettings:
     default_mean: MeanName
     """Prior mean for ``mean="auto"`` where f has the scale of the targets."""
 
+    feature_names: tuple[str, ...] = ()
+    """Names of the columns of X."""
+
+    column_kinds: ColumnKinds | None = None
+    """Kinds of the columns of X; None if all are plain numbers."""
+
     class_names: tuple[str, ...] = ()
     """The classes in words; empty for targets that are not labels."""
 
@@ -172,7 +180,7 @@ class FitSettings:
     likelihood: str | Likelihood
     """p(y given f), its name, or "auto"."""
 
-    kernel: str | Kernel
+    kernel: str | Kernel | Expression
     """Covariance of f, its name, or "auto"."""
 
     ard: bool | Literal["auto"]

@@ -20,10 +20,12 @@ from directgp.errors import (
     refuse,
     require,
 )
+from directgp.estimators.kernel_expressions import column_facts, of_all_columns
 from directgp.estimators.preprocessing import GRID, Column, TrainingTable
 from directgp.estimators.settings import FitSettings
 from directgp.estimators.validation import explained
 from directgp.integration.contract import has
+from directgp.kernels import Expression
 from directgp.likelihoods.base import ConjugateLikelihood, Likelihood
 from directgp.likelihoods.capabilities import GaussianPredictive
 from directgp.likelihoods.starts import (
@@ -36,7 +38,7 @@ from directgp.likelihoods.starts import (
 from directgp.likelihoods.units import in_units
 from directgp.posteriors.inducing import InducingName, choose_inducing
 from directgp.posteriors.prior import Prior
-from directgp.posteriors.sparse import SparsePosterior
+from directgp.posteriors.sparse import SparsePosterior, most_uncertain
 from directgp.race.candidates import Candidate, Choices
 from directgp.race.race import EFFORTS
 from directgp.registry import LIKELIHOODS, KernelName, Task, likelihoods_of
@@ -245,10 +247,24 @@ class Models:
             remedy = "Set ard_num_dims of the kernel itself."
             got = repr(settings.ard)
             require(settings.ard == "auto", "ard with a kernel of your own", "'auto'", got, remedy)
+        if isinstance(settings.kernel, Expression):
+            remedy = "Set ard in its parts."
+            got = repr(settings.ard)
+            require(settings.ard == "auto", "ard with an expression", "'auto'", got, remedy)
         self._settings = settings
         self._table = table
         self._seed = seed
         self._stacked_inputs = stacked_inputs
+        number = 0 if columns is None else columns.shape[1]
+        self._columns = {
+            stacked: column_facts(
+                settings.feature_names,
+                settings.column_kinds,
+                table.scalings,
+                number if stacked else 0,
+            )
+            for stacked in (False, True)
+        }
         self.likelihoods = _likelihoods(settings, recipe, table)
         """Likelihoods that the objective supports, by name, with the row values of the table."""
         self.num_inducing = settings.inducing_number(len(table.X))
@@ -275,7 +291,7 @@ class Models:
         if key not in self._models:
             likelihood = copy.deepcopy(self.likelihoods[candidate.likelihood])
             prior = self._prior(stacked, kernel, ard, likelihood)
-            posterior = SparsePosterior(prior, self._inducing(stacked))
+            posterior = SparsePosterior(prior, self._inducing(stacked, prior))
             posterior = with_latents_of(likelihood, posterior, self._table.y)
             if candidate.own_kernels:
                 posterior = posterior.with_own_kernels()
@@ -289,25 +305,34 @@ class Models:
         mean = self._settings.mean_for(likelihood.latent_scale)
         own = self._settings.kernel
         if not isinstance(own, Kernel):
+            columns = self._columns[stacked]
             name = cast(KernelName, kernel)
-            return Prior.from_data(X, latent, kernel=name, ard=ard, mean=mean)
+            chosen: KernelName | Expression = name
+            if isinstance(own, Expression):
+                chosen = own
+            elif any(column.coded for column in columns):
+                chosen = of_all_columns(name, ard)
+            return Prior.from_data(X, latent, kernel=chosen, ard=ard, mean=mean, columns=columns)
         function: Mean = ConstantMean() if mean == "constant" else ZeroMean()
         if isinstance(function, ConstantMean) and latent is not None:
             function.constant = latent.mean()
         return Prior(copy.deepcopy(own), function, dtype=X.dtype).to(X.device)
 
-    def _inducing(self, stacked: bool) -> Float[Tensor, "m d"]:
+    def _inducing(self, stacked: bool, prior: Prior) -> Float[Tensor, "m d"]:
         """Return scaled inducing inputs, chosen by a method or given in the units of X."""
         if stacked not in self._inputs:
-            self._inputs[stacked] = self._chosen_inducing(stacked)
+            self._inputs[stacked] = self._chosen_inducing(stacked, prior)
         return self._inputs[stacked]
 
-    def _chosen_inducing(self, stacked: bool) -> Float[Tensor, "m d"]:
+    def _chosen_inducing(self, stacked: bool, prior: Prior) -> Float[Tensor, "m d"]:
         X = self.data(stacked).X
         inducing = self._settings.inducing
         if isinstance(inducing, str):
             generator = torch.Generator().manual_seed(self._seed)
             method = cast(InducingName, inducing)
+            if any(column.coded for column in self._columns[stacked]) and method == "kmeans++":
+                # A mean of codes is the code of no level.
+                return most_uncertain(prior, X, self.num_inducing)
             chosen = choose_inducing(X, self.num_inducing, method, generator)
             return torch.round(chosen * GRID) / GRID
         scalings = self._table.scalings
@@ -325,7 +350,12 @@ class Models:
         """Return what the settings leave open."""
         settings, rows = self._settings, len(self._table.X)
         kernel = settings.kernel
-        kernels = (type(kernel).__name__,) if isinstance(kernel, Kernel) else _kernels(kernel)
+        if isinstance(kernel, Kernel):
+            kernels: tuple[str, ...] = (type(kernel).__name__,)
+        elif isinstance(kernel, Expression):
+            kernels = (repr(kernel),)
+        else:
+            kernels = _kernels(kernel)
         effort = EFFORTS[settings.effort]
         most = min(effort.most_inducing, rows // effort.rows_per_inducing)
         alike = [
@@ -364,7 +394,7 @@ class Models:
     def _ard(self) -> tuple[bool, ...]:
         """Return whether each feature may have a lengthscale; the first is preferred."""
         rows, d = self._table.X.shape
-        if isinstance(self._settings.kernel, Kernel):
+        if isinstance(self._settings.kernel, Kernel | Expression):
             return (False,)
         many = rows >= _ROWS_FOR_ARD * d
         if self._settings.ard != "auto":

@@ -10,6 +10,7 @@ from jaxtyping import Float, Num
 from torch import Tensor, nn
 
 from directgp.errors import NumericalError, require
+from directgp.kernels import ColumnFacts, Expression
 from directgp.numerics.gaussian import kl_from_standard
 from directgp.numerics.linalg import Cholesky, jittered_cholesky
 from directgp.numerics.random import fresh_generator, standard_normal
@@ -141,16 +142,21 @@ class SparsePosterior(nn.Module):
         *,
         num_inducing: int = 100,
         inducing: InducingName = "kmeans++",
-        kernel: KernelName = "rbf",
+        kernel: KernelName | Expression = "rbf",
         ard: bool = False,
         mean: MeanName = "zero",
+        columns: Sequence[ColumnFacts] | None = None,
         generator: torch.Generator | None = None,
     ) -> "SparsePosterior":
         """Return q(u) = p(u), with hyperparameters and inducing inputs chosen from the data.
 
-        The arguments are those of `Prior.from_data` and `choose_inducing`.
+        The arguments are those of `Prior.from_data` and `choose_inducing`. If a column has codes of
+        levels, the default inducing inputs are rows of X, by `most_uncertain`.
         """
-        prior = Prior.from_data(X, y, kernel=kernel, ard=ard, mean=mean)
+        prior = Prior.from_data(X, y, kernel=kernel, ard=ard, mean=mean, columns=columns)
+        coded = any(column.coded for column in columns or ())
+        if coded and inducing == "kmeans++":
+            return cls(prior, most_uncertain(prior, X, num_inducing))
         return cls(prior, choose_inducing(X, num_inducing, inducing, generator))
 
     def marginals(self, X: Inputs) -> Marginals:
@@ -478,3 +484,13 @@ class SparsePosterior(nn.Module):
                 one = many if many.shape == value.shape else many[index]
                 value.copy_(one.reshape(value.shape))
         return twin
+
+
+def most_uncertain(prior: Prior, X: Inputs, number: int) -> Float[Tensor, "m d"]:
+    """Return inducing inputs: rows of X, each the one with the largest variance given the others.
+
+    The variance is relative to the prior variance. Fewer rows are returned if they determine f.
+    """
+    with torch.no_grad():
+        first = prior.variance(X).argmax()
+        return SparsePosterior(prior, X[first : first + 1]).grown(X, number - 1).Z.detach()
