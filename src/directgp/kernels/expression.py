@@ -5,6 +5,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from typing import final
 
+import numpy as np
 from typing_extensions import override
 
 from directgp.errors import require
@@ -60,7 +61,8 @@ class Leaf(Expression):
 
     def __init__(self, *columns: ColumnName) -> None:
         self.check_names(columns)
-        self.columns = columns
+        # Names of a table may be strings of numpy, whose text is not that of a string.
+        self.columns = tuple(str(c) if isinstance(c, str) else c for c in columns)
         self.coded: tuple[int, ...] = ()
         """Which of the columns, from 0, hold codes of levels; set when the columns are known."""
 
@@ -110,8 +112,13 @@ class Leaf(Expression):
     @override
     def __repr__(self) -> str:
         arguments = [repr(column) for column in self.columns]
-        arguments += [f"{name}={value!r}" for name, value in self.options.items()]
+        arguments += [f"{name}={_plain(value)!r}" for name, value in self.options.items()]
         return f"{type(self).__name__}({', '.join(arguments)})"
+
+
+def _plain(value: object) -> object:
+    """Return a number of numpy as one of Python, whose text can be read again."""
+    return value.item() if isinstance(value, np.generic) else value
 
 
 @final

@@ -1,19 +1,27 @@
 """Read an expression of kernels from text, without running any code."""
 
 import ast
+from math import prod
 from typing import Any, NoReturn
 
 from directgp.errors import InvalidInputError, refuse
 from directgp.kernels.expression import Expression, Leaf, Product, Sum
 from directgp.kernels.parts import PARTS
+from directgp.text import one_line
 
 _WHO = "kernel"
 
-_MAX_TEXT = 10_000
-"""Characters of an expression."""
+MAX_TEXT = 100_000
+"""Characters of an expression: positions of ten thousand columns."""
 
 _MAX_LEAVES = 100
 """Parts of an expression."""
+
+_MAX_TERMS = 100
+"""Terms of the sum that remains when products are multiplied out."""
+
+_MAX_SHOWN = 300
+"""Characters of a text in an error."""
 
 _ALLOWED = "a sum or product of parts such as RBF('x') + Periodic('date', period='1y')"
 
@@ -26,8 +34,8 @@ def parse(text: str) -> Expression:
     >>> parse('Matern52("x", "z") + Periodic("t", period="1y") * RBF("t")')
     Matern52('x', 'z') + Periodic('t', period='1y') * RBF('t')
     """
-    if len(text) > _MAX_TEXT:
-        refuse(_WHO, f"of at most {_MAX_TEXT:,} characters", f"{len(text):,}")
+    if len(text) > MAX_TEXT:
+        refuse(_WHO, f"of at most {MAX_TEXT:,} characters", f"{len(text):,}")
     try:
         tree = ast.parse(text.strip(), mode="eval")
         expression = _expression(tree.body, text)
@@ -37,7 +45,19 @@ def parse(text: str) -> Expression:
         _refuse(text, text)
     if sum(1 for _ in expression.leaves()) > _MAX_LEAVES:
         refuse(_WHO, f"of at most {_MAX_LEAVES} parts", "more of them")
+    # Count before anything multiplies out: a product of n sums has 2ⁿ terms.
+    if _num_terms(expression) > _MAX_TERMS:
+        refuse(_WHO, f"of at most {_MAX_TERMS} terms", "a product of sums with more of them")
     return expression
+
+
+def _num_terms(expression: Expression) -> int:
+    """Return how many terms remain when products are multiplied out."""
+    if isinstance(expression, Sum):
+        return sum(map(_num_terms, expression.kernels))
+    if isinstance(expression, Product):
+        return prod(map(_num_terms, expression.kernels))
+    return 1
 
 
 def _expression(node: ast.expr, text: str) -> Expression:
@@ -52,7 +72,7 @@ def _expression(node: ast.expr, text: str) -> Expression:
 def _leaf(node: ast.Call, name: str, text: str) -> Leaf:
     make = PARTS.get(name)
     if make is None:
-        refuse(_WHO, f"made of the parts {', '.join(PARTS)}", f"{name!r} in {text!r}")
+        refuse(_WHO, f"made of the parts {', '.join(PARTS)}", f"{name!r} in {_shown(text)}")
     columns = [_constant(argument, text) for argument in node.args]
     make.check_names(tuple(columns))
     options: dict[str, Any] = {}
@@ -76,5 +96,10 @@ def _constant(node: ast.expr, text: str) -> Any:
 
 
 def _refuse(segment: str, text: str) -> NoReturn:
-    where = "" if segment == text else f" in {text!r}"
-    refuse(_WHO, _ALLOWED, f"{segment!r}{where}")
+    where = "" if segment == text else f" in {_shown(text)}"
+    refuse(_WHO, _ALLOWED, f"{_shown(segment)}{where}")
+
+
+def _shown(text: str) -> str:
+    """Return the start of a text, in quotes."""
+    return repr(one_line(text, _MAX_SHOWN))

@@ -75,10 +75,15 @@ def test_copies_are_equal() -> None:
         ("Categorical('c', rank=0)", "rank of Categorical"),
         ("(" * 500 + "RBF('x')" + ")" * 500, "kernel"),
         (" + ".join(["RBF('x')"] * 101), "100 parts"),
-        ("RBF('" + "x" * 10_000 + "')", "10,000"),
+        ("RBF('" + "x" * 100_000 + "')", "100,000"),
+        (" * ".join(["(RBF('x') + RBF('z'))"] * 40), "100 terms"),
+        ("RBF(0) + " * 10_000 + "RBF(0)", "RBF(0) + RBF(0)"),
+        ("RBF(" + "-" * 90_000 + "1)", "---"),
+        ("Gauss('" + "x" * 90_000 + "')", "'Gauss'"),
     ],
 )
 def test_wrong_text_raises_an_error_with_the_place(text: str, words: str) -> None:
     with pytest.raises(InvalidInputError) as raised:
         parse(text)
     assert words in str(raised.value)
+    assert len(str(raised.value)) < 1000

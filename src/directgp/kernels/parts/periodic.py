@@ -54,7 +54,7 @@ class Periodic(Part):
             period_in_days(period)
         elif period is not None:
             number = isinstance(period, int | float) and not isinstance(period, bool)
-            valid = number and 0 < period < math.inf
+            valid = number and bool(0 < period < math.inf)
             allowed = "a positive number, or a text such as '1y'"
             require(valid, "period of Periodic", allowed, repr(period))
         self.period = period
