@@ -19,10 +19,13 @@ from torch import Tensor, nn
 from directgp.environment import versions
 from directgp.errors import InvalidInputError, ModelFileError, UnsupportedError, cause_of
 from directgp.io import Contents, FileKind, as_json, read_file, write_file
+from directgp.kernels import Expression, parse
+from directgp.kernels.structured import StructuredKernel
 from directgp.likelihoods.base import Likelihood
 from directgp.log_expectations.rule import Rule
 from directgp.objectives.base import PointLoss
 from directgp.persistence import schema
+from directgp.persistence.expressions import build_structured, expression_spec
 from directgp.persistence.kernels import (
     build_kernel,
     build_mean,
@@ -37,11 +40,14 @@ from directgp.persistence.schema import (
     FORMAT,
     FORMAT_OF_SEVERAL,
     FORMAT_WITH_COLUMNS,
+    FORMAT_WITH_EXPRESSIONS,
     FORMAT_WITH_MEMBERS,
     FORMAT_WITH_TABLE,
+    LAST_FORMAT,
     ChoiceSpec,
     ClassesSpec,
     ColumnSpec,
+    ExpressionSpec,
     LikelihoodSpec,
     MemberSpec,
 )
@@ -105,7 +111,7 @@ class ModelState:
 
     params: dict[str, Any]
     """Constructor parameters: None, bools, numbers, strings, lists, tuples and dicts of these,
-    arrays, gpytorch kernels, likelihoods, rules and point losses."""
+    arrays, gpytorch kernels, expressions, likelihoods, rules and point losses."""
 
     posterior: SparsePosterior
     """The trained posterior, of the heaviest member of a mixture."""
@@ -182,14 +188,14 @@ def load_model(path: str | os.PathLike[str], device: torch.device) -> ModelState
     contents = read_file(MODEL, path)
     file_format = contents.manifest.get("format")
     written_by = contents.manifest.get("versions")
-    if type(file_format) is int and not FORMAT <= file_format <= FORMAT_WITH_COLUMNS:
+    if type(file_format) is int and not FORMAT <= file_format <= LAST_FORMAT:
         writer = written_by.get("directgp") if isinstance(written_by, dict) else None
         valid = isinstance(writer, str) and 0 < len(writer) < 50
         named = f"directgp {writer}" if valid else "the version that wrote it"
         raise ModelFileError(
             f"{name} is a model of format {file_format!r:.20}, and this version of directgp reads"
-            f" formats {FORMAT} to {FORMAT_WITH_COLUMNS}. Load it with {named}, or fit and save the"
-            " model again."
+            f" formats {FORMAT} to {LAST_FORMAT}. Load it with {named}, or fit and save the model"
+            " again."
         )
     try:
         state = _decode(contents)
@@ -243,6 +249,8 @@ def _encode(state: ModelState) -> Contents:
 def _format(state: ModelState) -> int:
     """Return the first format that has all fields of the state."""
     outputs = (state, *state.others)
+    if any(map(_has_expression, outputs)):
+        return FORMAT_WITH_EXPRESSIONS
     if any(output.columns is not None or "columns" in output.params for output in outputs):
         return FORMAT_WITH_COLUMNS
     if any(output.members or output.stack is not None for output in outputs):
@@ -250,6 +258,13 @@ def _format(state: ModelState) -> int:
     if state.table is not None:
         return FORMAT_WITH_TABLE
     return FORMAT_OF_SEVERAL if state.others else FORMAT
+
+
+def _has_expression(output: ModelState) -> bool:
+    """Return whether the kernel of a model, or the parameter, is an expression."""
+    posteriors = [output.posterior, *(member.posterior for member in output.members)]
+    in_params = any(isinstance(value, Expression) for value in output.params.values())
+    return in_params or any(posterior.prior.structure is not None for posterior in posteriors)
 
 
 def _member_spec(member: MemberState) -> MemberSpec:
@@ -354,6 +369,8 @@ def _param_spec(name: str, value: Any) -> schema.ParamSpec:
     if isinstance(value, Kernel):
         frozen = frozen_names(value, "kernel")
         return schema.KernelParam(type="kernel", kernel=kernel_spec(value), frozen=frozen)
+    if isinstance(value, Expression):
+        return schema.ExpressionParam(type="expression", expression=repr(value))
     if isinstance(value, Likelihood):
         return schema.LikelihoodParam(type="likelihood", likelihood=likelihood_spec(value))
     if isinstance(value, Rule):
@@ -381,6 +398,8 @@ def _load_param(
             kernel = build_kernel(spec.kernel, tensors, num_features)
             fill(kernel, tensors, spec.frozen, "kernel")
             return kernel
+        case schema.ExpressionParam():
+            return parse(spec.expression)
         case schema.LikelihoodParam():
             return _load_likelihood(spec.likelihood, tensors)
         case schema.RuleParam():
@@ -407,8 +426,9 @@ def _plain(name: str, value: Any) -> schema.Plain:
         return value
     raise UnsupportedError(
         f"The parameter {name} is a {type(value).__name__}, and cannot be saved. Give None, a bool,"
-        " a number, a string, an array of numbers, a gpytorch kernel, or a likelihood, rule or"
-        " point loss of directgp; a source of random numbers as an int or None."
+        " a number, a string, an array of numbers, a kernel of gpytorch or directgp, or a"
+        " likelihood, rule or point loss of directgp; a source of random numbers as an int or"
+        " None."
     )
 
 
@@ -542,8 +562,9 @@ def _posterior_spec(posterior: SparsePosterior) -> schema.PosteriorSpec:
             "A batch of posteriors cannot be saved. Save its members one by one."
         )
     prior = posterior.prior if number == 1 else posterior.prior.latent(0)
+    structure = prior.structure
     return schema.PosteriorSpec(
-        kernel=kernel_spec(prior.kernel),
+        kernel=kernel_spec(prior.kernel) if structure is None else expression_spec(structure),
         mean=mean_spec(prior.mean_function),
         nugget=posterior.nugget,
         frozen=frozen_names(posterior, "posterior"),
@@ -566,9 +587,12 @@ def _load_posterior(spec: schema.PosteriorSpec, tensors: dict[str, Tensor]) -> S
         in_kernel = {
             name: tensor[0] if tensor.ndim else tensor for name, tensor in in_kernel.items()
         }
-    prior = Prior(
-        build_kernel(spec.kernel, in_kernel, d), build_mean(spec.mean, in_mean, d), dtype=Z.dtype
-    )
+    kernel: Kernel | StructuredKernel
+    if isinstance(spec.kernel, ExpressionSpec):
+        kernel = build_structured(spec.kernel, in_kernel, d)
+    else:
+        kernel = build_kernel(spec.kernel, in_kernel, d)
+    prior = Prior(kernel, build_mean(spec.mean, in_mean, d), dtype=Z.dtype)
     posterior = SparsePosterior(prior, Z if shared else Z[0], spec.nugget)
     if number > 1:
         posterior = posterior.with_latents(number, shared=shared)

@@ -5,13 +5,16 @@ from typing import Annotated, Literal
 from pydantic import (
     BaseModel,
     ConfigDict,
+    Discriminator,
     Field,
     FiniteFloat,
     JsonValue,
     StringConstraints,
+    Tag,
     model_validator,
 )
 
+from directgp.kernels.parsing import MAX_TEXT
 from directgp.registry import ColumnKind
 from directgp.training.result import Count, Name, StageSpec, Strict, Text
 
@@ -29,6 +32,12 @@ FORMAT_WITH_MEMBERS = 4
 
 FORMAT_WITH_COLUMNS = 5
 """Format with columns that are not plain numbers, which earlier versions do not read."""
+
+FORMAT_WITH_EXPRESSIONS = 6
+"""Format with a kernel that is an expression, which earlier versions do not read."""
+
+LAST_FORMAT = FORMAT_WITH_EXPRESSIONS
+"""The largest format that this version reads."""
 
 MAX_OUTPUTS = 1000
 """Largest number of outputs."""
@@ -70,6 +79,34 @@ class KernelSpec(Strict):
         return self
 
 
+ExpressionText = Annotated[str, StringConstraints(min_length=1, max_length=MAX_TEXT)]
+"""Text of an expression of kernels."""
+
+
+class ExpressionSpec(Strict):
+    """A kernel that is an expression; the tensors give the sizes."""
+
+    expression: ExpressionText
+    """The text, with positions of columns."""
+
+    coded: list[Count]
+    """Positions of the columns that hold codes of levels, in order."""
+
+
+def _kind_of_kernel(spec: object) -> str:
+    """Return which spec a kernel in a manifest has."""
+    is_expression = isinstance(spec, ExpressionSpec) or (
+        isinstance(spec, dict) and "expression" in spec
+    )
+    return "expression" if is_expression else "gpytorch"
+
+
+AnyKernelSpec = Annotated[
+    Annotated[KernelSpec, Tag("gpytorch")] | Annotated[ExpressionSpec, Tag("expression")],
+    Discriminator(_kind_of_kernel),
+]
+
+
 MAX_LATENTS = 1000
 """Latent functions of a model file."""
 
@@ -84,7 +121,7 @@ class MeanSpec(Strict):
 class PosteriorSpec(Strict):
     """A sparse posterior and its prior."""
 
-    kernel: KernelSpec
+    kernel: AnyKernelSpec
     """The kernel."""
 
     mean: MeanSpec
@@ -164,6 +201,13 @@ class KernelParam(Strict):
     frozen: list[Name]
 
 
+class ExpressionParam(Strict):
+    """An expression of kernels of the user."""
+
+    type: Literal["expression"]
+    expression: ExpressionText
+
+
 class LikelihoodParam(Strict):
     """A likelihood of the user."""
 
@@ -191,6 +235,7 @@ ParamSpec = Annotated[
     | MappingParam
     | ArrayParam
     | KernelParam
+    | ExpressionParam
     | LikelihoodParam
     | RuleParam
     | LossParam,
@@ -275,7 +320,7 @@ class ClassesSpec(Strict):
 class Manifest(Strict):
     """A model without its tensors."""
 
-    format: Annotated[int, Field(ge=FORMAT, le=FORMAT_WITH_COLUMNS)]
+    format: Annotated[int, Field(ge=FORMAT, le=LAST_FORMAT)]
     versions: dict[Name, Name]
     estimator: Literal["SparseGPRegressor", "SparseGPClassifier", "SparseGPCountRegressor"]
     params: dict[ParamName, ParamSpec]

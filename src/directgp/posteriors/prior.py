@@ -359,8 +359,8 @@ class Prior(nn.Module):
     ) -> Float[Tensor, "*batch m n"]:
         """Return k(x, x′) for every pair."""
         nu = self._smoothness
-        inner = self._inner()
         if nu is not None:
+            inner = self._inner()
             a = X1 / inner.lengthscale
             b = X2 / inner.lengthscale
             return self.scale[..., None, None] * stationary(a, b, nu)
@@ -460,6 +460,8 @@ class Prior(nn.Module):
     @property
     def _smoothness(self) -> float | None:
         """ν of a plain Matérn kernel, or `RBF`; None for other kernels."""
+        if self.structure is not None:
+            return None
         inner = self._inner()
         if type(inner) not in (RBFKernel, MaternKernel) or inner.active_dims is not None:
             return None

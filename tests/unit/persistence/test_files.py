@@ -204,9 +204,9 @@ def test_another_format_says_which_version_reads_it(
     path: Path, old: bytes, versions: Any, said: str
 ) -> None:
     tensors, _ = read_file(MODEL, path)
-    write_file(MODEL, path, tensors, {"format": 6, "versions": versions, "unheard": "of"})
+    write_file(MODEL, path, tensors, {"format": 7, "versions": versions, "unheard": "of"})
     with pytest.raises(
-        ModelFileError, match=r"a model of format 6.* reads formats 1 to 5"
+        ModelFileError, match=r"a model of format 7.* reads formats 1 to 6"
     ) as caught:
         load_model(path, CPU)
     assert said in str(caught.value) and str(path) in str(caught.value)
