@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from directgp.errors import CheckpointError, cause_of, require
 from directgp.io import Contents, FileKind, as_json, digest, on_cpu, read_file, write_file
+from directgp.kernels.structured import StructuredKernel
 from directgp.training.data import Data, Model
 from directgp.training.distributed import ProcessGroup
 from directgp.training.result import Count, StageResult, StageSpec, Strict
@@ -278,6 +279,8 @@ def _description(model: nn.Module) -> list[object]:
 
     def plain(part: nn.Module) -> dict[str, object]:
         attributes = {name: at for name, at in vars(part).items() if name != "training"}
+        if isinstance(part, StructuredKernel):
+            attributes |= {"expression": repr(part.expression), "coded": str(part.coded)}
         return {n: at for n, at in attributes.items() if isinstance(at, bool | int | float | str)}
 
     return [free, [[type(part).__name__, plain(part)] for part in model.modules()]]

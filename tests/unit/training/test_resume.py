@@ -13,6 +13,7 @@ from gpytorch.kernels import MaternKernel
 import directgp
 from directgp.errors import CheckpointError
 from directgp.io import read_file, write_file
+from directgp.kernels import parse
 from directgp.likelihoods import Gaussian, Likelihood, Logistic, Poisson, Probit
 from directgp.posteriors import Prior, SparsePosterior
 from directgp.training import Checkpoints, Status, TrainingResult
@@ -106,6 +107,20 @@ def test_a_run_cancelled_twice_ends_bit_for_bit_as_if_it_had_not_been(
     assert [stage.losses for stage in found.stages] == [stage.losses for stage in expected.stages]
 
 
+@pytest.mark.parametrize("optimizer", ["lbfgs", "adam"])
+def test_a_run_of_an_expression_resumes_bit_for_bit(optimizer: str, tmp_path: Path) -> None:
+    def run(name: str, *monitors: StopAt) -> TrainingResult:
+        settings: dict[str, Any] = {"optimizer": optimizer, "max_steps": 20}
+        posterior = expression("Matern52() + Periodic(0, period=2.0) * Additive(0)")
+        return base(tmp_path / name, posterior=posterior, monitors=monitors, **settings)
+
+    expected = run("whole")
+    assert run("cut", StopAt(12)).status is Status.CANCELLED
+    found = run("cut")
+    assert same(tensors(found), tensors(expected))
+    assert found.stages == expected.stages
+
+
 @pytest.mark.parametrize("kind", ["lbfgs", "adam"])
 def test_a_run_that_is_over_is_not_run_again(kind: str, tmp_path: Path) -> None:
     path = tmp_path / "run"
@@ -151,6 +166,10 @@ def base(path: Path, **settings: Any) -> TrainingResult:
 
 def matern(nu: float) -> SparsePosterior:
     return SparsePosterior(Prior(MaternKernel(nu)), X[:5])
+
+
+def expression(text: str) -> SparsePosterior:
+    return SparsePosterior(Prior.from_data(X, Y, kernel=parse(text)), X[:5])
 
 
 def held() -> SparsePosterior:
@@ -222,6 +241,14 @@ def test_kernels_of_one_shape_are_told_apart(tmp_path: Path) -> None:
     base(tmp_path / "run", posterior=matern(1.5))
     with pytest.raises(CheckpointError):
         base(tmp_path / "run", posterior=matern(2.5))
+
+
+def test_expressions_of_one_shape_are_told_apart(tmp_path: Path) -> None:
+    base(tmp_path / "run", posterior=expression("Matern32() + RBF()"))
+    with pytest.raises(CheckpointError):
+        base(tmp_path / "run", posterior=expression("Matern32() * RBF()"))
+    with pytest.raises(CheckpointError):
+        base(tmp_path / "run", posterior=expression("RBF() + RBF()"))
 
 
 def test_validation_examples_are_part_of_a_path(tmp_path: Path) -> None:
