@@ -76,3 +76,11 @@ def table_over_f(family: TargetFamily, q: Latent, function: Evaluate) -> Interpo
 
     axes = Axis(q.lower, q.upper), Axis(0.0, q.largest_deviation)
     return tabulate(values, axes, TOLERANCE)
+
+
+def deviation_of_gaussian(family: TargetFamily, q: Latent) -> Value:
+    """Return √(v + σ²), the deviation of scaled targets with Gaussian noise."""
+    one = torch.zeros(1, dtype=torch.float64)
+    with torch.no_grad():
+        noise = float(family.for_rows(1).conditional_variance(one)[0])
+    return (q.variance + noise).sqrt()

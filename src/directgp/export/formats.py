@@ -54,7 +54,9 @@ def to_numpy(
     Parameters
     ----------
     model : estimator
-        A fitted estimator with a kernel "rbf" or "matern…".
+        A fitted estimator with a kernel "rbf" or "matern…", or an expression. Its columns are
+        numbers: dates, categories and groups have to be encoded before the fit. A model with a
+        part `Linear` needs Gaussian noise.
     folder : path
         Created if it is missing; the two files are replaced.
     levels : sequence of float
@@ -190,9 +192,11 @@ _TORCH: dict[str, Callable[..., Tensor]] = {
     "Min": torch.minimum,
     "MatMul": torch.matmul,
     "Less": torch.lt,
+    "Equal": torch.eq,
     "Where": torch.where,
     "Exp": torch.exp,
     "Log": torch.log,
+    "Sin": torch.sin,
     "Sqrt": torch.sqrt,
     "Floor": torch.floor,
     "Round": torch.round,

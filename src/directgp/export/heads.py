@@ -14,7 +14,14 @@ from torch import Tensor
 from directgp.errors import UnsupportedError
 from directgp.estimators.frames import deviation
 from directgp.export.counts import counts
-from directgp.export.family import TOLERANCE, Outputs, Rows, TargetFamily, table_over_f
+from directgp.export.family import (
+    TOLERANCE,
+    Outputs,
+    Rows,
+    TargetFamily,
+    deviation_of_gaussian,
+    table_over_f,
+)
 from directgp.export.latents import Latent
 from directgp.export.program import Value, concatenate
 from directgp.export.softmax import softmax
@@ -22,6 +29,7 @@ from directgp.export.tables import Axis, tabulate
 from directgp.integration.contract import has
 from directgp.likelihoods.base import Likelihood
 from directgp.likelihoods.capabilities import Classes, NoiseLatent, SoftmaxLink
+from directgp.likelihoods.gaussian import GaussianTruth
 from directgp.predictive import predictive_quantiles
 from directgp.predictive.api import label_log_probabilities, point_prediction
 from directgp.predictive.distributions import distribution_of
@@ -83,6 +91,8 @@ def numbers(family: TargetFamily, latents: Sequence[Latent]) -> Outputs:
         return counts(family, *latents)
     if len(latents) > 1:
         return _changing_noise(family, *latents)
+    if isinstance(likelihood, GaussianTruth):
+        return _gaussian(family, *latents)
     return (_additive if likelihood.additive else _general)(family, *latents)
 
 
@@ -105,6 +115,16 @@ def _additive(family: TargetFamily, q: Latent) -> Outputs:
     }
     if levels:
         outputs["quantiles"] = family.in_units(q.mean + _columns(table_values, 1, len(levels)))
+    return outputs
+
+
+def _gaussian(family: TargetFamily, q: Latent) -> Outputs:
+    """Write y = f + noise of variance σ²: √(v + σ²), and quantiles μ + √(v + σ²) Φ⁻¹(level)."""
+    total = deviation_of_gaussian(family, q)
+    outputs = {"mean": family.in_units(q.mean), "std": total * abs(family.unit)}
+    if family.levels:
+        probits = torch.special.ndtri(torch.tensor(family.levels, dtype=torch.float64))
+        outputs["quantiles"] = family.in_units(q.mean + total * probits.numpy()[None])
     return outputs
 
 

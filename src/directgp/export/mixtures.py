@@ -18,7 +18,13 @@ from scipy.special import erfcx
 from torch import Tensor
 
 from directgp.errors import UnsupportedError
-from directgp.export.family import TOLERANCE, Outputs, TargetFamily, table_over_f
+from directgp.export.family import (
+    TOLERANCE,
+    Outputs,
+    TargetFamily,
+    deviation_of_gaussian,
+    table_over_f,
+)
 from directgp.export.heads import numbers, probabilities
 from directgp.export.latents import Latent
 from directgp.export.program import Value, concatenate
@@ -30,6 +36,7 @@ from directgp.export.tables import (
     to_coefficients,
 )
 from directgp.likelihoods.base import Likelihood
+from directgp.likelihoods.gaussian import GaussianTruth
 from directgp.numerics.special import log_ndtr
 from directgp.predictive import predictive_quantiles
 from directgp.predictive.component import Component
@@ -384,9 +391,19 @@ def _ladder(member: MemberProgram, shares: np.ndarray) -> tuple[Coordinate, Valu
         return list(predictive_quantiles(likelihood, q, shares.tolist()))
 
     (q,) = member.latents
+    if isinstance(likelihood, GaussianTruth):
+        return _gaussian(family, q, shares)
     if likelihood.additive:
         return _additive(family, q, quantiles)
     return _general(family, q, quantiles)
+
+
+def _gaussian(family: TargetFamily, q: Latent, shares: np.ndarray) -> tuple[Coordinate, Value]:
+    """Quantiles in units of the deviation of y are those of the standard normal distribution."""
+    deviation = deviation_of_gaussian(family, q)
+    coordinate = Coordinate("asinh", family.in_units(q.mean), deviation * family.unit)
+    steps = np.arcsinh(torch.special.ndtri(torch.from_numpy(shares)).numpy())
+    return coordinate, 0.0 * q.mean + steps[None]
 
 
 def _additive(family: TargetFamily, q: Latent, quantiles: Evaluate) -> tuple[Coordinate, Value]:

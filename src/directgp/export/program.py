@@ -119,6 +119,10 @@ class Value:
     def __gt__(self, other: Any) -> "Value":
         return self._do("Less", other, self)
 
+    def equal(self, other: Any) -> "Value":
+        """Whether two are equal."""
+        return self._do("Equal", self, other)
+
     def exp(self) -> "Value":
         """e^x."""
         return self._do("Exp", self)
@@ -126,6 +130,10 @@ class Value:
     def log(self) -> "Value":
         """Natural logarithm."""
         return self._do("Log", self)
+
+    def sin(self) -> "Value":
+        """Sine of an angle in radians."""
+        return self._do("Sin", self)
 
     def sqrt(self) -> "Value":
         """Square root."""

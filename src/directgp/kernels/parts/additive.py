@@ -40,20 +40,29 @@ _NODES = 32
 """Largest number of nodes of a column."""
 
 
-class _Effect(NamedTuple):
+class Effect(NamedTuple):
     """H, e and c of one column, and what their gradients need."""
 
     nodes: Array
+    """The nodes s, of shape (J,)."""
+
     weights: Array
+    """The weights ω, of shape (J,)."""
+
     lengthscale: Array
+    """The lengthscale ℓ, of shape (*batch, 1)."""
+
     at_nodes: Array
     """H at the nodes, of shape (*batch, J)."""
 
     e: Array
+    """Σ ω_j H(s_j), of shape (*batch, 1)."""
+
     c: Array
+    """The mean of k(x, x) − H(x)²/e, of shape (*batch, 1)."""
 
     @classmethod
-    def of(cls, nodes: Array, weights: Array, lengthscale: Array) -> "_Effect":
+    def of(cls, nodes: Array, weights: Array, lengthscale: Array) -> "Effect":
         """Compute e and c; the lengthscale has shape (*batch, 1)."""
         at_nodes = _mean_covariance(nodes, nodes, weights, lengthscale)
         e = (weights * at_nodes).sum(-1)[..., None]
@@ -140,7 +149,7 @@ class Additive(Part):
         self, a: Float[Tensor, "*#batch m k"], b: Float[Tensor, "*#batch n k"], values: Values
     ) -> Float[Tensor, "*batch m n"]:
         effects = []
-        for j, effect in enumerate(self._effects(values)):
+        for j, effect in enumerate(self.effects(values)):
             gaps = (a[..., :, j, None] - b[..., None, :, j]) / effect.lengthscale[..., None]
             product = effect.mean(a[..., j])[..., :, None] * effect.mean(b[..., j])[..., None, :]
             covariance = torch.exp(-0.5 * gaps.square()) - product / effect.e[..., None]
@@ -154,19 +163,19 @@ class Additive(Part):
         self, b: Float[Tensor, "*#batch n k"], values: Values
     ) -> Float[Tensor, "*batch n"]:
         effects = []
-        for j, effect in enumerate(self._effects(values)):
+        for j, effect in enumerate(self.effects(values)):
             own = (1 - effect.mean(b[..., j]).square() / effect.e) / effect.c
             effects.append(values["variance"][..., 0, j, None] * own)
         pairs = {name: value[..., 0] for name, value in values.items() if name == "pairs"}
         variance: Tensor = self._summed(effects, pairs)
         return variance
 
-    def _effects(self, values: Values) -> list[_Effect]:
+    def effects(self, values: Values) -> list[Effect]:
         """Return H, e and c of each column."""
         nodes, weights = values["nodes"], values["weights"]
         lengthscale = values["lengthscale"]
         return [
-            _Effect.of(nodes[j], weights[j], lengthscale[..., j])
+            Effect.of(nodes[j], weights[j], lengthscale[..., j])
             for j in range(lengthscale.shape[-1])
         ]
 
@@ -183,7 +192,7 @@ class Additive(Part):
         xp = library_of(b)
         variance = values["variance"]
         pairs = [
-            _pairs(effect, a[..., j], b[..., j]) for j, effect in enumerate(self._effects(values))
+            _pairs(effect, a[..., j], b[..., j]) for j, effect in enumerate(self.effects(values))
         ]
         scaled = [variance[..., j, None] * pair.value for j, pair in enumerate(pairs)]
         total = reduce(add, scaled)
@@ -214,7 +223,7 @@ class Additive(Part):
     @override
     def evaluate_variance(self, b: Array, values: Values) -> VarianceEvaluation:
         xp = library_of(b)
-        effects = self._effects(values)
+        effects = self.effects(values)
         variance = values["variance"][..., 0, :]
         means = [effect.mean(b[..., j]) for j, effect in enumerate(effects)]
         own = [(1 - H * H / each.e) / each.c for H, each in zip(means, effects, strict=True)]
@@ -248,7 +257,7 @@ class Additive(Part):
         return VarianceEvaluation(self._summed(scaled, share), backward)
 
 
-def _pairs(effect: _Effect, a: Array, b: Array) -> _PairEvaluation:
+def _pairs(effect: Effect, a: Array, b: Array) -> _PairEvaluation:
     """Return κ for each pair of values of one column."""
     xp = library_of(b)
     lengthscale, e, c = effect.lengthscale, effect.e, effect.c

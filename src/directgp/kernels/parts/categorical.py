@@ -107,8 +107,8 @@ class Categorical(_LevelPart):
         if self.rank is None:
             correlation = values["correlation"]
             return torch.where(a == b.mT, 1.0, correlation)
-        unit, _ = self._directions(values["vectors"])
-        codes_a, codes_b = (_rows(x, unit.shape[-2]) for x in (a, b))
+        unit, _ = self.directions(values["vectors"])
+        codes_a, codes_b = (rows_of_levels(x, unit.shape[-2]) for x in (a, b))
         covariance: Tensor = _taken(unit, codes_a) @ _taken(unit, codes_b).mT
         return torch.where(a == b.mT, 1.0, covariance)
 
@@ -117,8 +117,8 @@ class Categorical(_LevelPart):
         if self.rank is None:
             return self._one_correlation(a, b, values["correlation"])
         vectors = tensor_of(values["vectors"])
-        unit, size = self._directions(vectors)
-        codes_a, codes_b = (_rows(tensor_of(x), unit.shape[-2]) for x in (a, b))
+        unit, size = self.directions(vectors)
+        codes_a, codes_b = (rows_of_levels(tensor_of(x), unit.shape[-2]) for x in (a, b))
         left, right = (_taken(unit, codes) for codes in (codes_a, codes_b))
         equal = _equal(a, b)
         different = 1 - equal
@@ -148,7 +148,7 @@ class Categorical(_LevelPart):
 
         return Evaluation(K, backward)
 
-    def _directions(self, vectors: Tensor) -> tuple[Tensor, Tensor]:
+    def directions(self, vectors: Tensor) -> tuple[Tensor, Tensor]:
         """Return v/s and s = √(1 + v·v) of each level, and of an unseen one in the last row."""
         v = vectors.reshape(*vectors.shape[:-2], -1, self.rank or 1)
         v = torch.cat([v, v.mean(-2, keepdim=True)], -2)
@@ -162,7 +162,7 @@ def _equal(a: Array, b: Array) -> Array:
     return equal.to(b.dtype) if isinstance(b, Tensor) else equal.astype(b.dtype)
 
 
-def _rows(codes: Tensor, number: int) -> Tensor:
+def rows_of_levels(codes: Tensor, number: int) -> Tensor:
     """Return the row of each level in a table whose last row is for unseen levels."""
     rows = codes[..., 0].detach().long()
     return torch.where((rows >= 0) & (rows < number - 1), rows, number - 1)

@@ -55,7 +55,7 @@ class Sphere(Part):
         name = columns[0].name
         got = f"{float(latitude.abs().max()):g}"
         require(within, f"latitude {name!r} of Sphere", "in degrees, from −90 to 90", got)
-        u = _unit_vectors(X, shift, scale)
+        u = unit_vectors(X, shift, scale)
         reach = float((u - u.mean(0)).norm(dim=-1).max())
         return {
             "lengthscale": X.new_tensor([_START * reach if reach > 0 else 1.0]),
@@ -69,8 +69,8 @@ class Sphere(Part):
     ) -> Float[Tensor, "*batch m n"]:
         place = values["shift"], values["scale"]
         gaps = torch.cdist(
-            _unit_vectors(a, *place),
-            _unit_vectors(b, *place),
+            unit_vectors(a, *place),
+            unit_vectors(b, *place),
             compute_mode="donot_use_mm_for_euclid_dist",
         )
         return of_distance(gaps / values["lengthscale"], self.nu)
@@ -81,7 +81,7 @@ class Sphere(Part):
         lengthscale = values["lengthscale"]
         place = values["shift"], values["scale"]
         u, by_latitude, by_longitude = _tangents(a, *place)
-        v = _unit_vectors(b, *place)
+        v = unit_vectors(b, *place)
         half = xp.matmul(u, v.swapaxes(-1, -2))
         half -= 1.0
         half = limit_to_zero(half) / lengthscale**2
@@ -102,7 +102,7 @@ _RADIANS = math.pi / 180
 """Radians of one degree."""
 
 
-def _unit_vectors(places: Array, shift: Array, scale: Array) -> Array:
+def unit_vectors(places: Array, shift: Array, scale: Array) -> Array:
     """Return the unit vector of each place, of scaled latitude and longitude."""
     return _tangents(places, shift, scale)[0]
 
