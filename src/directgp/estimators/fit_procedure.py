@@ -32,6 +32,7 @@ from directgp.estimators.preprocessing import (
     TrainingTable,
     prepare_rows,
 )
+from directgp.estimators.series import with_validation
 from directgp.estimators.settings import (
     CONSTRAINTS,
     DESCRIBED,
@@ -117,6 +118,7 @@ class TrainableEstimator(BaseEstimator, ABC):
         combine: Any = "mixture",
         stack: Any = "auto",
         columns: Any = "auto",
+        validation: Any = "auto",
     ) -> None:
         self.objective = objective
         self.beta = beta
@@ -147,6 +149,7 @@ class TrainableEstimator(BaseEstimator, ABC):
         self.combine = combine
         self.stack = stack
         self.columns = columns
+        self.validation = validation
 
     @abstractmethod
     def _encoded(self, y: NDArray[Any], weights: Column | None, who: str, reset: bool) -> Column:
@@ -383,6 +386,7 @@ class TrainableEstimator(BaseEstimator, ABC):
             dtype=settings.torch_dtype,
             device=device,
         )
+        settings = with_validation(settings, table)
         seed = settings.new_seed()
         # A single class has nothing to learn.
         varied = regression or bool(table.y.min() < table.y.max())

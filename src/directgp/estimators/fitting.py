@@ -1,5 +1,6 @@
 """Train the members of an estimator on prepared rows: one run, or a race of candidates."""
 
+import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -12,6 +13,7 @@ from torch import Tensor
 from directgp.errors import NumericalError, require
 from directgp.estimators.members import Member
 from directgp.estimators.preprocessing import TrainingTable
+from directgp.estimators.series import column_of_kind
 from directgp.estimators.settings import FitSettings
 from directgp.estimators.starting_models import Models
 from directgp.likelihoods.base import ConjugateLikelihood, Likelihood
@@ -22,6 +24,7 @@ from directgp.race.entrants import Entrant, Trainers
 from directgp.race.final import ended, on_all, settled
 from directgp.race.race import EFFORTS, Race
 from directgp.race.record import path_of
+from directgp.text import plural
 from directgp.training.beta_path import beta_grid
 from directgp.training.beta_path import path_of as path_along
 from directgp.training.data import Data, Model, check_data
@@ -31,7 +34,9 @@ from directgp.training.train import train, update
 from directgp.training.trainer import Trainer, as_elbo, elbo_run, fixed_run, joint_run
 from directgp.training.validation import (
     Folds,
+    Forward,
     Given,
+    Groups,
     HoldOut,
     Split,
     Validation,
@@ -47,6 +52,12 @@ _FOLDS = 3
 
 _HELD_OUT = 0.2
 """Part of the rows for validation where there are no folds."""
+
+_ORIGINS = 3
+"""Number of origins of forecasts."""
+
+_FORWARD_SHARE = 0.15
+"""Part of the rows that is forecast from each origin."""
 
 _BETAS_IN_BATCHES = (10.0, 1.0, 0.1)
 """Candidates of β for batches, as in the paper's experiment with millions of rows."""
@@ -193,6 +204,10 @@ class Fit:
         effort = EFFORTS[self.settings.effort]
         generator = torch.Generator().manual_seed(self.seed)
         whole = self._splits(choices, validation, generator)
+        decisions: Sequence[str] = ()
+        if False in whole:
+            structures, decisions = self.models.search(whole[False])
+            choices = replace(choices, structures=structures)
         state = generator.get_state()
         some = {}
         for stacked, parts in whole.items():
@@ -203,6 +218,7 @@ class Fit:
             self.recipe, self.models, some, generator, self.settings.jobs, self.since
         )
         race = Race(trainers, choices, effort, self.settings.combine)
+        race.decisions += decisions
         try:
             race.run()
             sampled = any(len(part.training) > effort.rows for part in whole[choices.stacked[0]])
@@ -477,6 +493,18 @@ def validation_of(
         return examples, f"{len(examples.y)} examples given for validation"
     n = len(table.y)
     fraction = settings.validation_fraction
+    share = _FORWARD_SHARE if fraction == "auto" else fraction
+    way = settings.validation
+    if way == "forward":
+        column = column_of_kind(settings, "time")
+        falls = float(table.scalings.inputs.scale[column]) < 0
+        number = max(1, min(_ORIGINS, math.ceil(1 / share) - 1))
+        forward = Forward(column, falls, number, share)
+        return forward, f"forecasts from {plural(number, 'origin')} in time"
+    if way == "groups":
+        name = settings.feature_names[column_of_kind(settings, "group")]
+        groups = Groups(column_of_kind(settings, "group"), _FOLDS)
+        return groups, f"all {n} examples, in {_FOLDS} folds by {name}"
     if fraction == "auto" and n < _ROWS_FOR_FOLDS:
         return Folds(_FOLDS), f"all {n} examples, in {min(_FOLDS, n)} folds"
     held_out = HoldOut(_HELD_OUT if fraction == "auto" else fraction)

@@ -42,6 +42,7 @@ CONSTRAINTS: dict[str, list[Any]] = {
     "max_iter": [_POSITIVE, None],
     "tol": [Interval(Real, 0, None, closed="neither"), None],
     "validation_fraction": [StrOptions({"auto"}), Interval(Real, 0, 1, closed="neither")],
+    "validation": [StrOptions({"auto", "random", "forward", "groups"})],
     "standardize": ["boolean"],
     "dtype": [StrOptions({"float32", "float64"}), Options(type, {np.float32, np.float64})],
     "device": [str],
@@ -216,6 +217,9 @@ class FitSettings:
     validation_fraction: float | Literal["auto"]
     """Share of the rows that is held out for validation."""
 
+    validation: Literal["auto", "random", "forward", "groups"]
+    """How rows are held out for validation."""
+
     standardize: bool
     """Whether features and real-valued targets are scaled."""
 
@@ -266,7 +270,9 @@ class FitSettings:
             return (True,)
         # A kernel or inducing inputs of the user are for the features alone.
         plain = isinstance(self.kernel, str) and isinstance(self.inducing, str)
-        tried = plain and self.beta == "auto" and num_rows >= _ROWS_FOR_TREES
+        # Folds of the trees are random: their predictions would know the future, or new groups.
+        random = self.validation in ("auto", "random")
+        tried = plain and random and self.beta == "auto" and num_rows >= _ROWS_FOR_TREES
         return (True, False) if tried else (False,)
 
     @property

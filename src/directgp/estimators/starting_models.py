@@ -37,13 +37,15 @@ from directgp.likelihoods.starts import (
 )
 from directgp.likelihoods.units import in_units
 from directgp.posteriors.inducing import InducingName, choose_inducing
-from directgp.posteriors.prior import Prior
+from directgp.posteriors.prior import MeanName, Prior
 from directgp.posteriors.sparse import SparsePosterior, most_uncertain
 from directgp.race.candidates import Candidate, Choices
 from directgp.race.race import EFFORTS
+from directgp.race.structure import StructureSearch, rough_split
 from directgp.registry import LIKELIHOODS, KernelName, Task, likelihoods_of
 from directgp.training.data import Data, Model
 from directgp.training.run import Recipe
+from directgp.training.validation import Split
 
 Targets = Float[Tensor, " n"]
 
@@ -273,7 +275,9 @@ class Models:
         if columns is not None:
             both = torch.cat([table.X, columns], 1)
             self._data[True] = Data(both, table.y, table.weights)
-        self._inputs: dict[bool, Float[Tensor, "m d"]] = {}
+        self._inputs: dict[tuple[bool, str], Float[Tensor, "m d"]] = {}
+        self._structures: dict[str, Prior] = {}
+        """Priors of Gaussian models by the text of their kernel, from a search of structures."""
         self._models: dict[tuple[object, ...], Model] = {}
 
     def data(self, stacked: bool) -> Data:
@@ -291,7 +295,7 @@ class Models:
         if key not in self._models:
             likelihood = copy.deepcopy(self.likelihoods[candidate.likelihood])
             prior = self._prior(stacked, kernel, ard, likelihood)
-            posterior = SparsePosterior(prior, self._inducing(stacked, prior))
+            posterior = SparsePosterior(prior, self._inducing(stacked, kernel, prior))
             posterior = with_latents_of(likelihood, posterior, self._table.y)
             if candidate.own_kernels:
                 posterior = posterior.with_own_kernels()
@@ -308,6 +312,9 @@ class Models:
             columns = self._columns[stacked]
             name = cast(KernelName, kernel)
             chosen: KernelName | Expression = name
+            structure = self._structures.get(kernel)
+            if structure is not None:
+                return self._of_structure(structure, likelihood, mean)
             if isinstance(own, Expression):
                 chosen = own
             elif any(column.coded for column in columns):
@@ -318,11 +325,52 @@ class Models:
             function.constant = latent.mean()
         return Prior(copy.deepcopy(own), function, dtype=X.dtype).to(X.device)
 
-    def _inducing(self, stacked: bool, prior: Prior) -> Float[Tensor, "m d"]:
+    def _of_structure(self, found: Prior, likelihood: Likelihood, mean: MeanName) -> Prior:
+        """Return a prior with the kernel of a search, and its parameters if f has their scale."""
+        latent = rough_latent(likelihood, self._table.y)
+        kernel = copy.deepcopy(found.structure)
+        first = next(iter(self.likelihoods.values()))
+        if kernel is None:
+            raise ValueError("the prior of a structure has an expression")
+        if likelihood.latent_scale != first.latent_scale or latent is None:
+            X = self._data[False].X
+            expression = kernel.expression
+            columns = self._columns[False]
+            return Prior.from_data(X, latent, kernel=expression, mean=mean, columns=columns)
+        function: Mean = ConstantMean() if mean == "constant" else ZeroMean()
+        if isinstance(function, ConstantMean):
+            function.constant = latent.mean()
+        scale = float(found.output_scale.detach())
+        return Prior(kernel, function, scale, dtype=latent.dtype).to(latent.device)
+
+    def search(self, parts: Sequence[Split]) -> tuple[tuple[str, ...], Sequence[str]]:
+        """Choose structures of the kernel by splits of the rows, for candidates without the stack.
+
+        Returns the texts of the kernels, the preferred first, and the decisions in sentences.
+        Without kinds of columns there is nothing to choose from.
+        """
+        if self._settings.kernel != "auto" or self._settings.column_kinds is None:
+            return (), ()
+        columns = self._columns[False]
+        first = next(iter(self.likelihoods.values()))
+        search = StructureSearch([rough_split(part, first) for part in parts], columns)
+        names = [column.name for column in columns]
+        for trial in search.run():
+            prior = trial.results[-1].posterior.prior
+            self._structures[repr(trial.expression.named(names))] = prior
+        return tuple(self._structures), search.decisions
+
+    def _inducing(self, stacked: bool, kernel: str, prior: Prior) -> Float[Tensor, "m d"]:
         """Return scaled inducing inputs, chosen by a method or given in the units of X."""
-        if stacked not in self._inputs:
-            self._inputs[stacked] = self._chosen_inducing(stacked, prior)
-        return self._inputs[stacked]
+        key = stacked, kernel if self._by_prior(stacked) else ""
+        if key not in self._inputs:
+            self._inputs[key] = self._chosen_inducing(stacked, prior)
+        return self._inputs[key]
+
+    def _by_prior(self, stacked: bool) -> bool:
+        """Return whether inducing inputs are rows: a mean of codes is the code of no level."""
+        coded = any(column.coded for column in self._columns[stacked])
+        return coded and self._settings.inducing == "kmeans++"
 
     def _chosen_inducing(self, stacked: bool, prior: Prior) -> Float[Tensor, "m d"]:
         X = self.data(stacked).X
@@ -330,8 +378,7 @@ class Models:
         if isinstance(inducing, str):
             generator = torch.Generator().manual_seed(self._seed)
             method = cast(InducingName, inducing)
-            if any(column.coded for column in self._columns[stacked]) and method == "kmeans++":
-                # A mean of codes is the code of no level.
+            if self._by_prior(stacked):
                 return most_uncertain(prior, X, self.num_inducing)
             chosen = choose_inducing(X, self.num_inducing, method, generator)
             return torch.round(chosen * GRID) / GRID

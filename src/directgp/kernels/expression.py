@@ -2,7 +2,7 @@
 
 import inspect
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import final
 
 import numpy as np
@@ -38,6 +38,16 @@ class Expression(ABC):
     @abstractmethod
     def mapped(self, change: "Callable[[Leaf], Expression]") -> "Expression":
         """Return the expression with each part replaced."""
+
+    def named(self, names: Sequence[str]) -> "Expression":
+        """Return the expression with names of columns in place of positions."""
+
+        def of_leaf(leaf: Leaf) -> Leaf:
+            return leaf.with_columns(
+                tuple(c if isinstance(c, str) else names[c] for c in leaf.columns)
+            )
+
+        return self.mapped(of_leaf)
 
     @abstractmethod
     def terms(self, first: int = 0) -> list[tuple[int, ...]]:

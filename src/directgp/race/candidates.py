@@ -53,9 +53,14 @@ class Candidate:
     """Whether latents of one kind have a kernel each."""
 
     @property
+    def structured(self) -> bool:
+        """Whether the kernel is an expression."""
+        return "(" in self.kernel
+
+    @property
     def label(self) -> str:
         """The candidate in words."""
-        kernel = f"{self.kernel} ARD" if self.ard else self.kernel
+        kernel = f"{self.kernel} ARD" if self.ard and not self.structured else self.kernel
         parts = [f"{kernel} for each latent" if self.own_kernels else kernel, self.likelihood]
         parts += ["ELBO"] if self.mode == "elbo" else [self.mode, f"β = {self.beta:.3g}"]
         parts += [f"{self.num_inducing} inducing inputs"]
@@ -72,6 +77,9 @@ class Choices:
 
     ard: tuple[bool, ...]
     """Whether each feature may have a lengthscale."""
+
+    structures: tuple[str, ...] = ()
+    """Expressions of kernels, which candidates without the stack have in place of names."""
 
     likelihoods: tuple[str, ...]
     """Names of likelihoods."""
@@ -112,15 +120,19 @@ class Choices:
     @property
     def single(self) -> bool:
         """Whether there is one candidate."""
-        parts = self.kernels, self.ard, self.likelihoods, self.modes, self.stacked
+        parts = self._kernels(False), self.ard, self.likelihoods, self.modes, self.stacked
         one_beta = len(self.betas) == 1 or self.modes == ("elbo",)
         return all(len(part) == 1 for part in parts) and one_beta
+
+    def _kernels(self, stacked: bool) -> tuple[str, ...]:
+        """Return the kernels of candidates with or without the stack."""
+        return self.kernels if stacked or not self.structures else self.structures
 
     def first(self) -> Candidate:
         """Return the preferred candidate."""
         mode, beta = self.objectives[0]
         return Candidate(
-            kernel=self.kernels[0],
+            kernel=self._kernels(self.stacked[0])[0],
             ard=self.ard[0],
             likelihood=self.likelihoods[0],
             num_inducing=self.num_inducing,
@@ -129,19 +141,25 @@ class Choices:
             stacked=self.stacked[0],
         )
 
+    def plain(self) -> Candidate:
+        """Return the preferred candidate without the stack."""
+        return replace(self.first(), kernel=self._kernels(False)[0], stacked=False)
+
     def portfolio(self, number: int) -> list[Candidate]:
         """Return the candidates to start with, at most that many."""
         first, objectives = self.first(), self.objectives
         chosen: dict[Candidate, None] = {}
         for stacked, likelihood, kernel, objective in _PORTFOLIO:
             mode, beta = objectives[min(objective, len(objectives) - 1)]
+            stacked = stacked if len(self.stacked) > 1 else self.stacked[0]
+            kernels = self._kernels(stacked)
             candidate = replace(
                 first,
-                kernel=self.kernels[min(kernel, len(self.kernels) - 1)],
+                kernel=kernels[min(kernel, len(kernels) - 1)],
                 likelihood=self.likelihoods[min(likelihood, len(self.likelihoods) - 1)],
                 mode=mode,
                 beta=beta,
-                stacked=stacked if len(self.stacked) > 1 else self.stacked[0],
+                stacked=stacked,
             )
             chosen[self._allowed(candidate)] = None
         return list(chosen)[:number]
@@ -152,13 +170,15 @@ class Choices:
         Its steps change hyperparameters alone, so a few show whether more inducing inputs pay.
         """
         if self.conjugate and "elbo" in self.modes:
+            stacked = all(self.stacked)
+            kernels = self._kernels(stacked)
             yield replace(
                 self.first(),
-                kernel="rbf" if "rbf" in self.kernels else self.kernels[0],
+                kernel="rbf" if "rbf" in kernels else kernels[0],
                 likelihood=self.conjugate[0],
                 mode="elbo",
                 beta=1.0,
-                stacked=all(self.stacked),
+                stacked=stacked,
             )
 
     def _allowed(self, candidate: Candidate) -> Candidate:

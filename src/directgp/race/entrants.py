@@ -203,7 +203,7 @@ class Trainers:
 
     def __post_init__(self) -> None:
         self._part = 0
-        self._bases: dict[tuple[bool, bool, str], Entrant | None] = {}
+        self._bases: dict[tuple[bool, bool, str, str], Entrant | None] = {}
         self._interrupted, lock = Event(), Lock()
         if self.n_jobs != 1:
             given = self.recipe.monitors
@@ -220,7 +220,8 @@ class Trainers:
 
         `name` is the first likelihood of this scale. None where training failed or was ended.
         """
-        key = candidate.stacked, candidate.ard, name
+        structure = candidate.kernel if candidate.structured else ""
+        key = candidate.stacked, candidate.ard, name, structure
         if key not in self._bases:
             first = replace(candidate, likelihood=name, mode="elbo", beta=1.0, own_kernels=False)
             self._bases[key] = self.begun(first)

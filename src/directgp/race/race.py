@@ -217,7 +217,8 @@ class Race:
         The preferred choice stays unless the other one is clearly better.
         """
         first = self.choices.first()
-        first = replace(first, stacked=first.stacked and len(self.choices.stacked) == 1)
+        if first.stacked and len(self.choices.stacked) > 1:
+            first = self.choices.plain()
         tried = [
             self.trainers.base(replace(first, ard=ard), first.likelihood)
             for ard in self.choices.ard

@@ -3,10 +3,11 @@
 import copy
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import NamedTuple, final
 
 import torch
-from jaxtyping import Float, Num
+from jaxtyping import Float, Int64, Num
 from torch import Tensor
 
 from directgp.errors import NumericalError, require
@@ -55,6 +56,56 @@ class Folds:
 
 @final
 @dataclass(frozen=True)
+class Forward:
+    """Validate forecasts: train on the rows before an origin in time, validate on the next ones.
+
+    The last rows are cut into blocks of equal size. Each is validated by a model of all rows before
+    it.
+    """
+
+    column: int
+    """Position of the time in the inputs."""
+
+    reversed: bool = False
+    """Whether time falls where the column rises."""
+
+    number: int = 3
+    """Number of origins."""
+
+    share: float = 0.15
+    """Share of the examples in each block."""
+
+    def __post_init__(self) -> None:
+        require(self.number >= 1, "number of Forward", "at least 1", self.number)
+        valid = 0 < self.number * self.share < 1
+        require(valid, "share of Forward", "positive, and below 1/number", self.share)
+
+    def settings(self) -> str:
+        """Return a text that differs for other settings, for the fingerprint of a checkpoint."""
+        return repr(self)
+
+
+@final
+@dataclass(frozen=True)
+class Groups:
+    """Validate each group of examples by a model trained without the groups of its fold."""
+
+    column: int
+    """Position of the group in the inputs."""
+
+    number: int = 5
+    """Number of folds."""
+
+    def __post_init__(self) -> None:
+        require(self.number >= 2, "number of Groups", "at least 2", self.number)
+
+    def settings(self) -> str:
+        """Return a text that differs for other settings, for the fingerprint of a checkpoint."""
+        return repr(self)
+
+
+@final
+@dataclass(frozen=True)
 class Given:
     """Validate on these examples."""
 
@@ -73,7 +124,7 @@ class Given:
         return fingerprint(X=self.X, y=self.y, **values)
 
 
-Validation = HoldOut | Folds | Given
+Validation = HoldOut | Folds | Forward | Groups | Given
 
 
 class ValidationScores(NamedTuple):
@@ -172,11 +223,45 @@ def split(
         return [Split(data, likelihood, examples, theirs)]
     allowed = "at least two rows, one to train on and one to validate with"
     require(len(data) >= 2, "X", allowed, len(data), "Give validation data.")
+    pairs = _parts(validation, data, likelihood.task == "classification", generator)
+    mean_weight = 1.0
+    if data.weights is not None:
+        mean_weight = float(data.weights[torch.cat([held for _, held in pairs])].double().mean())
+    remedy = "Use Folds, or give validation data."
+    allowed = "positive for some of the validation examples"
+    require(mean_weight > 0, "weights", allowed, "zeros", remedy)
+    splits = []
+    for rest, held in pairs:
+        trainable = data.weights is None or bool((data.weights[rest] > 0).any())
+        require(
+            trainable, "weights", "positive in every part that is trained on", "a part of zeros"
+        )
+        ours = likelihood.for_rows(rest)
+        theirs = likelihood.for_rows(held)
+        splits.append(Split(data.take(rest), ours, data.take(held), theirs, mean_weight))
+    return splits
+
+
+Rows = Int64[Tensor, " _"]
+"""Numbers of rows."""
+
+
+def _parts(
+    validation: HoldOut | Folds | Forward | Groups,
+    data: Data,
+    by_label: bool,
+    generator: torch.Generator,
+) -> list[tuple[Rows, Rows]]:
+    """Return the rows to train on and the rows to validate, of each split."""
     n = len(data)
     device = generator.device
+    if isinstance(validation, Forward):
+        times = data.X[:, validation.column].to(device)
+        return _forward(-times if validation.reversed else times, validation)
     order = torch.randperm(n, generator=generator, device=device)
+    if isinstance(validation, Groups):
+        return _by_groups(data.X[:, validation.column].to(device), validation, generator)
     # Sort by label and take examples in turn, so that each part has about equal shares of labels.
-    by_label = likelihood.task == "classification"
     if by_label:
         order = order[torch.sort(data.y[order.to(data.y.device)].to(device), stable=True).indices]
     if isinstance(validation, HoldOut):
@@ -187,25 +272,43 @@ def split(
         number = min(validation.number, n)
         by_turns = [order[first::number] for first in range(number)]
         parts = by_turns if by_label else list(order.tensor_split(number))
-    mean_weight = 1.0
-    if data.weights is not None:
-        mean_weight = float(data.weights[torch.cat(parts)].double().mean())
-    remedy = "Use Folds, or give validation data."
-    allowed = "positive for some of the validation examples"
-    require(mean_weight > 0, "weights", allowed, "zeros", remedy)
-    splits = []
-    for held in parts:
-        mask = torch.ones(n, dtype=torch.bool, device=held.device)
-        mask[held] = False
-        rest = mask.nonzero().squeeze(-1)
-        trainable = data.weights is None or bool((data.weights[rest] > 0).any())
-        require(
-            trainable, "weights", "positive in every part that is trained on", "a part of zeros"
-        )
-        ours = likelihood.for_rows(rest)
-        theirs = likelihood.for_rows(held)
-        splits.append(Split(data.take(rest), ours, data.take(held), theirs, mean_weight))
-    return splits
+    return [(_others(held, n), held) for held in parts]
+
+
+def _others(held: Rows, n: int) -> Rows:
+    """Return the rows that are not held out, in order."""
+    mask = torch.ones(n, dtype=torch.bool, device=held.device)
+    mask[held] = False
+    return mask.nonzero().squeeze(-1)
+
+
+def _forward(times: Row, validation: Forward) -> list[tuple[Rows, Rows]]:
+    """Return the rows before each origin, and the block after it; equal times stay together."""
+    ordered, order = times.sort(stable=True)
+    n = len(times)
+    starts = [
+        round(n * (1 - (validation.number - k) * validation.share))
+        for k in range(validation.number + 1)
+    ]
+    ends = [int((ordered < ordered[min(start, n - 1)]).sum()) for start in starts[:-1]] + [n]
+    pairs = [(order[:start], order[start:end]) for start, end in pairwise(ends)]
+    pairs = [(rest.sort().values, held.sort().values) for rest, held in pairs]
+    pairs = [(rest, held) for rest, held in pairs if len(rest) and len(held)]
+    require(len(pairs) > 0, "times", "different, to validate forecasts", "one time alone")
+    return pairs
+
+
+def _by_groups(
+    groups: Row, validation: Groups, generator: torch.Generator
+) -> list[tuple[Rows, Rows]]:
+    """Return folds that keep the rows of a group together."""
+    levels, index = groups.unique(return_inverse=True)
+    require(len(levels) >= 2, "groups", "at least two, to validate by groups", len(levels))
+    number = min(validation.number, len(levels))
+    place = torch.randperm(len(levels), generator=generator, device=groups.device) % number
+    fold = place[index]
+    folds = [(fold == k).nonzero().squeeze(-1) for k in range(number)]
+    return [(_others(held, len(groups)), held) for held in folds]
 
 
 @dataclass(frozen=True)

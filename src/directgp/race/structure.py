@@ -1,0 +1,283 @@
+"""Choose the structure of a kernel: add parts to a sum while the validation loss falls."""
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from typing import NamedTuple, cast, final
+
+import numpy as np
+import torch
+
+from directgp.errors import NumericalError
+from directgp.kernels import (
+    RBF,
+    Additive,
+    Categorical,
+    ColumnFacts,
+    Expression,
+    Group,
+    Linear,
+    Matern32,
+    Matern52,
+    Periodic,
+    Sphere,
+    Sum,
+)
+from directgp.kernels.structured import StructuredKernel
+from directgp.likelihoods.base import Likelihood
+from directgp.likelihoods.gaussian import Gaussian
+from directgp.likelihoods.starts import rough_latent, starting_likelihood
+from directgp.posteriors.prior import Prior
+from directgp.posteriors.sparse import SparsePosterior
+from directgp.race.periods import Period, periods_of
+from directgp.shapes import Row
+from directgp.text import number
+from directgp.training.data import Data
+from directgp.training.result import TrainingResult
+from directgp.training.train import train
+from directgp.training.validation import Split
+
+# A structure is judged by Gaussian models with the q(u) of the ELBO in closed form, on rough values
+# of f: cheap, and the kernel that explains them is the kernel for other likelihoods, too.
+
+_STEPS = 40
+"""Steps of a candidate."""
+
+_INDUCING = 80
+"""Inducing inputs of a candidate."""
+
+_ROWS = 2000
+"""Training rows of a candidate."""
+
+_ROUNDS = 5
+"""Largest number of parts."""
+
+_GAIN = 0.01
+"""Smallest fall of the validation loss that keeps a part, in nats."""
+
+_ERRORS = 1.0
+"""A part also has to lower the loss by as many standard errors."""
+
+_MANY = 6
+"""Number of numeric columns from which effects of single columns are tried."""
+
+_NEW_SHARE = 0.1
+"""Share of a new part in the variance at its start."""
+
+
+def rough_split(part: Split, likelihood: Likelihood) -> Split:
+    """Return a split whose targets are rough values of f, for a Gaussian model."""
+    training, validation = (_rough(data, likelihood) for data in (part.training, part.validation))
+    return replace(part, training=training, validation=validation)
+
+
+def _rough(data: Data, likelihood: Likelihood) -> Data:
+    latent = rough_latent(likelihood, data.y)
+    # The classes of labels are numbers; a kernel that explains class 0 explains the others, too.
+    values = (data.y > 0).to(data.X) if latent is None else latent
+    return Data(data.X, values.to(data.X), data.weights)
+
+
+class Trial(NamedTuple):
+    """A structure, trained on every split."""
+
+    expression: Expression
+    """The kernel, with positions of columns."""
+
+    results: list[TrainingResult]
+    """The trained model of each split."""
+
+    losses: Row
+    """The loss of each validation example."""
+
+    @property
+    def loss(self) -> float:
+        """Mean validation loss."""
+        mean = float(self.losses.mean())
+        return mean if math.isfinite(mean) else math.inf
+
+
+@final
+@dataclass
+class StructureSearch:
+    """Greedy search: each round adds the part that lowers the validation loss most."""
+
+    splits: Sequence[Split]
+    """The splits of the rows; targets are rough values of f."""
+
+    columns: Sequence[ColumnFacts]
+    """What the columns of the inputs are."""
+
+    decisions: list[str] = field(default_factory=list, init=False)
+    """What was decided and why, in sentences."""
+
+    def run(self) -> list[Trial]:
+        """Return the best structure, and the plain kernel of all columns unless it is beaten.
+
+        The better one comes first; without either the list is empty.
+        """
+        plain = self.trial(Matern52(*range(len(self.columns))))
+        best = self._grown(None)
+        if plain is None or best is None:
+            return [each for each in (plain, best) if each is not None]
+        if self._pays(plain, best):
+            return [best]
+        names = [column.name for column in self.columns]
+        self.decisions.append(
+            f"Kernel: {best.expression.named(names)!r} is not clearly better than the plain one."
+        )
+        return [plain] if self._pays(best, plain) else sorted([plain, best], key=_loss)
+
+    def _grown(self, best: Trial | None) -> Trial | None:
+        """Return the structure to which no further part is added."""
+        pool = [*self._parts()]
+        for _ in range(_ROUNDS):
+            trials = [self.trial(self._with(best, part), best) for part in pool]
+            kept = [each for each in trials if each is not None]
+            if not kept:
+                return best
+            leader = min(kept, key=lambda trial: trial.loss)
+            if best is not None and not self._pays(best, leader):
+                return best
+            self._record(best, leader)
+            pool = [part for part in pool if repr(part) not in repr(leader.expression)]
+            best = leader
+        return best
+
+    def _with(self, best: Trial | None, part: Expression) -> Expression:
+        return part if best is None else Sum(best.expression, part)
+
+    def _pays(self, before: Trial, after: Trial) -> bool:
+        """Return whether the loss falls clearly."""
+        fall = (before.losses - after.losses).double()
+        if not bool(fall.isfinite().all()):
+            return math.isfinite(after.loss)
+        error = float(fall.std()) / len(fall) ** 0.5 if len(fall) > 1 else math.inf
+        return float(fall.mean()) > max(_GAIN, _ERRORS * error)
+
+    def _record(self, before: Trial | None, after: Trial) -> None:
+        names = [column.name for column in self.columns]
+        text = repr(after.expression.named(names))
+        if before is None:
+            self.decisions.append(f"Kernel: {text}, with the lowest loss of one part.")
+        else:
+            fall = number(before.loss - after.loss, 2)
+            self.decisions.append(f"Kernel: {text}. The last part lowers the loss by {fall}.")
+
+    def trial(self, expression: Expression, before: Trial | None = None) -> Trial | None:
+        """Train a structure, from the parameters of the one it extends; None if that fails."""
+        results = []
+        losses = []
+        try:
+            for k, part in enumerate(self.splits):
+                start = None if before is None else before.results[k]
+                result = self._trained(expression, part, start)
+                marginals = result.posterior.predict(part.validation.X)
+                with torch.no_grad():
+                    likelihood = cast(Gaussian, result.likelihood)
+                    variance = marginals.variance + likelihood.noise
+                    squares = (part.validation.y - marginals.mean).square()
+                    losses.append(0.5 * (torch.log(2 * math.pi * variance) + squares / variance))
+                results.append(result)
+        except NumericalError:
+            return None
+        return Trial(expression, results, torch.cat(losses))
+
+    def _trained(
+        self, expression: Expression, part: Split, start: TrainingResult | None
+    ) -> TrainingResult:
+        """Return a structure after a few steps on the training rows of a split."""
+        data = _thinned(part.training)
+        X, y = data.X, data.y
+        generator = torch.Generator().manual_seed(0)
+        posterior = SparsePosterior.from_data(
+            X,
+            y,
+            num_inducing=min(_INDUCING, len(X)),
+            kernel=expression,
+            mean="constant",
+            columns=self.columns,
+            generator=generator,
+        )
+        likelihood = starting_likelihood(Gaussian, y).to(X)
+        if start is not None:
+            _copy_kernel(posterior.prior, start.posterior.prior)
+            likelihood.load_state_dict(start.likelihood.state_dict())
+        return train(
+            posterior, likelihood, X, y, objective="vfe", weights=data.weights, max_steps=_STEPS
+        )
+
+    # Parts
+
+    def _parts(self) -> Iterator[Expression]:
+        """Yield the parts that the kinds of the columns suggest."""
+        kinds = [column.kind for column in self.columns]
+        numbers = [j for j, kind in enumerate(kinds) if kind in ("number", "place")]
+        times = [j for j, kind in enumerate(kinds) if kind == "time"]
+        plain = [j for j, kind in enumerate(kinds) if kind != "time"]
+        for j in times:
+            yield from (Linear(j), Matern32(j), RBF(j), Linear(j) + Matern32(j))
+            for period in self._periods(j):
+                yield from _seasons(j, period, self.columns[j])
+        if plain:
+            yield Matern52(*plain)
+        if numbers and len(numbers) < len(plain):
+            yield Matern52(*numbers)
+        places = [j for j, kind in enumerate(kinds) if kind == "place"]
+        if len(places) == 2:
+            yield Sphere(*sorted(places, key=lambda j: self.columns[j].unit != "degrees north"))
+        for j, kind in enumerate(kinds):
+            if kind == "category":
+                yield Categorical(j)
+                if numbers:
+                    yield Matern52(*numbers) * Categorical(j)
+            elif kind == "group":
+                yield Group(j)
+                for time in times or numbers[:_MANY]:
+                    yield Group(j) * Linear(time)
+        if len(numbers) >= _MANY:
+            yield Additive(*numbers)
+
+    def _periods(self, column: int) -> list[Period]:
+        """Return the periods that the targets may have in a column of times."""
+        data = self.splits[-1].training
+        times, values = (v.double().cpu().numpy() for v in (data.X[:, column], data.y))
+        facts = self.columns[column]
+        in_units = times * facts.scale + facts.shift
+        return periods_of(in_units, values, in_days=facts.unit == "days")
+
+
+def _loss(trial: Trial) -> float:
+    return trial.loss
+
+
+def _seasons(column: int, period: Period, facts: ColumnFacts) -> Iterator[Expression]:
+    """Yield a season, and one that changes slowly."""
+    length: float | str = period.text or float(np.format_float_scientific(period.length, 6))
+    yield Periodic(column, period=length)
+    yield Periodic(column, period=length) * RBF(column)
+
+
+def _thinned(data: Data) -> Data:
+    """Return at most `_ROWS` of the rows, evenly spread."""
+    n = len(data)
+    if n <= _ROWS:
+        return data
+    return data.take(torch.arange(_ROWS, device=data.X.device) * n // _ROWS)
+
+
+def _copy_kernel(prior: Prior, before: Prior) -> None:
+    """Start the parts that a smaller sum has, too, from its parameters."""
+    kernel, smaller = prior.structure, before.structure
+    if not isinstance(kernel, StructuredKernel) or not isinstance(smaller, StructuredKernel):
+        return
+    values = dict(smaller.named_parameters())
+    with torch.no_grad():
+        for name, parameter in kernel.named_parameters():
+            if name in values and name != "raw_shares":
+                parameter.copy_(values[name])
+        shares = smaller.shares
+        more = len(kernel.terms) - len(shares)
+        added = shares.new_full((more,), _NEW_SHARE / max(1, more))
+        kernel.raw_shares.copy_(torch.log(torch.cat([(1 - _NEW_SHARE) * shares, added])))
+        prior.raw_output_scale.copy_(before.raw_output_scale)
