@@ -260,6 +260,26 @@ def test_every_kernel_at_and_between_inducing_inputs(kernel: str, dtype: str, er
             np.testing.assert_allclose(found[key], value, rtol=error, atol=error, err_msg=key)
 
 
+@pytest.mark.parametrize("name", ["gaussian", "student_t", "softmax"])
+def test_an_expression_predicts_the_same(name: str) -> None:
+    model = fitted(name, kernel="Matern52(0) + Additive(0, 1) * Periodic(1)", ard="auto")
+    found = run(program_of(model, LEVELS, None), NEW)
+    for key, value in expected(model, name, NEW).items():
+        np.testing.assert_allclose(found[key], value, rtol=1e-6, atol=1e-6, err_msg=key)
+
+
+def test_linear_effects_need_gaussian_noise(tmp_path: Path) -> None:
+    kernel = "Linear(0) + RBF(1)"
+    model = fitted("gaussian", kernel=kernel, ard="auto")
+    far = np.concatenate([NEW, 100 * NEW])
+    found = run(program_of(model, LEVELS, None), far)
+    for key, value in expected(model, "gaussian", far).items():
+        np.testing.assert_allclose(found[key], value, rtol=1e-6, atol=1e-6, err_msg=key)
+    with pytest.raises(UnsupportedError, match=r"part Linear .*likelihood='gaussian'"):
+        to_numpy(fitted("student_t", kernel=kernel, ard="auto"), tmp_path)
+    assert not list(tmp_path.iterdir())
+
+
 @pytest.mark.slow
 def test_large_counts() -> None:
     counts = RANDOM.poisson(1000 * POSITIVE).astype(float)

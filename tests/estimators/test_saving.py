@@ -24,6 +24,7 @@ from sklearn.linear_model import Ridge
 from directgp import SparseGPClassifier, SparseGPCountRegressor, SparseGPRegressor, load
 from directgp.errors import InvalidInputError, ModelFileError, UnsupportedError
 from directgp.io import read_file, write_file
+from directgp.kernels import RBF, Matern52, Periodic
 from directgp.likelihoods import Gaussian, Logistic, NegativeBinomial
 from directgp.log_expectations.product_sampling import ProductSampling
 from directgp.log_expectations.rule import Quadrature
@@ -135,6 +136,22 @@ MODELS: dict[str, Callable[[], Any]] = {
 def test_a_loaded_model_predicts_the_same_bits(name: str, tmp_path: Path) -> None:
     model = MODELS[name]()
     assert_same(again(model, tmp_path), model)
+
+
+EXPRESSIONS: dict[str, Any] = {
+    "parts": Matern52(0) + Periodic(0, period=2.0) * RBF(0),
+    "text": "Linear(0) + Additive(0)",
+}
+
+
+@pytest.mark.parametrize("make", [regressor, classifier, counter])
+@pytest.mark.parametrize("name", EXPRESSIONS)
+def test_a_loaded_expression_predicts_the_same_bits(name: str, make: Any, tmp_path: Path) -> None:
+    model = make(kernel=EXPRESSIONS[name], ard="auto", num_inducing=8)
+    loaded = again(model, tmp_path)
+    assert_same(loaded, model)
+    assert loaded.kernel == model.kernel == EXPRESSIONS[name]
+    assert read_file(MODEL, tmp_path / "model.dgp").manifest["format"] == 6
 
 
 SEARCHED: dict[str, tuple[Any, Any, dict[str, Any]]] = {
@@ -468,10 +485,10 @@ def error_after(path: Path, whole: Path, change: Change) -> str:
 
 def test_a_file_of_a_newer_format_is_refused(whole: Path, tmp_path: Path) -> None:
     def newer(manifest: dict[str, Any], _: Any) -> None:
-        manifest["format"], manifest["versions"]["directgp"] = 6, "9.8"
+        manifest["format"], manifest["versions"]["directgp"] = 7, "9.8"
 
     message = error_after(tmp_path / "model", whole, newer)
-    assert "is a model of format 6" in message and "Load it with directgp 9.8" in message
+    assert "is a model of format 7" in message and "Load it with directgp 9.8" in message
 
 
 CHANGES: dict[str, Change] = {

@@ -62,13 +62,13 @@ class ModelFacts(Frozen):
     """Name."""
 
     kernel: str
-    """Name."""
+    """Name, or text of an expression with positions of columns."""
 
-    ard: bool
-    """Whether each feature has a lengthscale of its own."""
+    ard: bool | Literal["auto"]
+    """Whether each feature has a lengthscale of its own; "auto" for an expression."""
 
     def __str__(self) -> str:
-        kind = f"{self.kernel} ARD" if self.ard else self.kernel
+        kind = f"{self.kernel} ARD" if self.ard is True else self.kernel
         return f"{self.likelihood}, {kind}"
 
 

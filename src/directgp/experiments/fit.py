@@ -398,6 +398,10 @@ def model_facts(model: SparseGPEstimator) -> ModelFacts:
     kind = type(model.likelihood_).__name__
     likelihood = next(row.name for row in LIKELIHOODS.values() if row.kind == kind)
     prior = model.posterior_.prior
+    structure = prior.structure
+    if structure is not None:
+        text = repr(structure.expression)
+        return ModelFacts(likelihood=likelihood, kernel=text, ard="auto")
     scales = prior.length_scales()
     ard = scales is not None and len(scales) > 1
     return ModelFacts(likelihood=likelihood, kernel=prior.kernel_name, ard=ard)

@@ -26,12 +26,14 @@ from directgp.experiments.fit import (
     _fit,
     coarse_grid,
     compare_rows,
+    model_facts,
     run_compare_cell,
 )
 from directgp.experiments.plan import Comparison, Plan
 from directgp.experiments.splits import CellData
 from directgp.experiments.stats import ranking
 from directgp.experiments.workers import FailedJob
+from directgp.kernels import RBF, Linear
 from directgp.likelihoods import Gaussian
 from directgp.metrics import Judged, judge_mixture
 from directgp.predictive.mixture import PredictiveMixture
@@ -45,6 +47,24 @@ from tests.unit.experiments.small import Recorder, plan, problem
 pytestmark = pytest.mark.usefixtures("without_shape_checks")
 
 GIVEN = problem()
+
+
+def test_facts_have_a_kernel_that_an_estimator_takes() -> None:
+    X = np.linspace(-1, 1, 30).reshape(-1, 1)
+    expected = [
+        ModelFacts(likelihood="gaussian", kernel="matern32", ard=False),
+        ModelFacts(likelihood="gaussian", kernel="RBF(0) + Linear(0)", ard="auto"),
+    ]
+    settings: dict[str, Any] = {"objective": "elbo", "beta": 1.0, "combine": "best", "stack": None}
+    settings |= {"likelihood": "gaussian", "num_inducing": 5, "max_iter": 2}
+    for kernel, facts in zip(("matern32", RBF() + Linear(0)), expected, strict=True):
+        model = SparseGPRegressor(kernel=kernel, **settings)
+        with warnings.catch_warnings():
+            # A few steps are enough.
+            warnings.simplefilter("ignore")
+            assert model_facts(model.fit(X, np.sin(3 * X[:, 0]))) == facts
+            model.set_params(kernel=facts.kernel, ard=facts.ard).fit(X, X[:, 0])
+        assert model_facts(model) == facts
 
 
 def compare(whole: Plan, path: Path, record: Recorder | None = None) -> Comparison:

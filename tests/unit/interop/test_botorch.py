@@ -26,8 +26,9 @@ from directgp import SparseGPClassifier, SparseGPCountRegressor, SparseGPRegress
 from directgp.errors import InvalidInputError, UnsupportedError
 from directgp.estimators.members import set_members
 from directgp.interop.botorch import DirectModel
+from directgp.kernels import parse
 from directgp.likelihoods import Gaussian, StudentT
-from directgp.posteriors import SparsePosterior
+from directgp.posteriors import Prior, SparsePosterior
 from tests.reference import gaussian_process as reference
 
 LIGHT = {
@@ -400,6 +401,18 @@ def test_a_model_with_heteroscedastic_noise_is_one_model() -> None:
     robust = DirectModel(OTHERS["heteroscedastic"]())
     assert robust.batch_shape == ()
     assert at(robust, INPUTS[:2].unsqueeze(1)).mean.shape == (2, 1, 1)
+
+
+def test_a_kernel_may_be_an_expression() -> None:
+    inputs = torch.randn(9, 2, generator=torch.Generator().manual_seed(0)).double()
+    prior = Prior.from_data(inputs, kernel=parse("RBF(0) * Periodic(1) + Linear(1) + Additive(0)"))
+    q = SparsePosterior(prior, inputs[:5])
+    X = inputs.clone().requires_grad_()
+    found, known = at(DirectModel(q), X), q.marginals(inputs)
+    torch.testing.assert_close(found.mean[:, 0], known.mean)
+    torch.testing.assert_close(found.variance[:, 0], known.variance)
+    found.variance.sum().backward()
+    assert X.grad is not None and bool(X.grad.isfinite().all()) and bool((X.grad != 0).all())
 
 
 def test_a_posterior_is_in_its_own_units() -> None:
