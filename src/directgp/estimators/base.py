@@ -5,12 +5,15 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from sklearn.utils import estimator_html_repr
 from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
+from typing_extensions import override
 
 from directgp.errors import refuse
+from directgp.estimators.decomposition import Decomposition, decompose, training_shares
 from directgp.estimators.explanations import (
     NO_LENGTH_SCALES,
     Explained,
@@ -20,6 +23,7 @@ from directgp.estimators.outputs import columns, over_outputs
 from directgp.estimators.predictions import PredictingEstimator
 from directgp.estimators.preprocessing import Column
 from directgp.estimators.saving import save
+from directgp.estimators.stacking import Stacking
 from directgp.estimators.summary import Summary, summary_of
 from directgp.estimators.validation import ArrayLike
 from directgp.plots import plot_beta_path, plot_partial_dependence
@@ -62,6 +66,13 @@ class SparseGPEstimator(PredictingEstimator):
 
     # Explanations
 
+    @override
+    def _describe_rows(self, stacking: Stacking) -> None:
+        inputs = stacking.table.X
+        if stacking.columns is not None:
+            inputs = torch.cat([inputs, stacking.columns], 1)
+        self._term_shares = training_shares(self, inputs, stacking.table.weights)
+
     @property
     def feature_importances_(self) -> Column:
         """Share of each feature in the sum of 1 / lengthscale; needs a lengthscale for each.
@@ -83,6 +94,35 @@ class SparseGPEstimator(PredictingEstimator):
                 "with ard=True, or use feature_relevance(X, y)."
             )
         return shares
+
+    @over_outputs(None)
+    def decompose(self, X: ArrayLike, *, coverage: float = 0.9, latent: int = 0) -> Decomposition:
+        """Return the part of f of each term of the kernel, with bands, as a record.
+
+        f is the sum of a constant and independent parts, such as the trend and the season of a
+        series, or the effects of groups. The part of a term that is an ``Additive`` kernel, or a
+        ``Linear`` one of several columns, is split into the effects of columns and of pairs. Any
+        other kernel is one term. Of a mixture it is the members with the kernel of the heaviest
+        one.
+
+        Parameters
+        ----------
+        X : array-like of shape (n, n_features)
+            Rows.
+        coverage : float
+            Probability of the band of each part.
+        latent : int
+            Number of the latent function, if there are several: of a class, or 1 for the noise of
+            "heteroscedastic".
+
+        Returns
+        -------
+        Decomposition
+            Means and bands in the units of `predict_latent`; the share of each term in the variance
+            of f over the training rows; Sobol indices of an ``Additive`` kernel. It prints as a
+            table.
+        """
+        return decompose(self, X, coverage, latent)
 
     @over_outputs(None)
     def plot_partial_dependence(

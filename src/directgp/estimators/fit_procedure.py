@@ -86,6 +86,9 @@ class TrainableEstimator(BaseEstimator, ABC):
     _default_mean: ClassVar[MeanName] = "constant"
     """Prior mean for ``mean="auto"``."""
 
+    _term_shares: list[list[float]] | None = None
+    """Share of each term of the kernel over training rows, for each latent function."""
+
     def __init__(
         self,
         *,
@@ -247,6 +250,7 @@ class TrainableEstimator(BaseEstimator, ABC):
         loss = fit.recipe.point_loss().validation_loss()
         self.beta_path_ = None if fitted.path is None else fitted.path.in_units(unit, loss)
         self._set_fitted(fitted.with_losses(self.beta_path_), stacking)
+        self._describe_rows(stacking)
         self.beta_ = result.beta
         self.hyperparameters_ = result.hyperparameters
         self.num_rows_ = table.num_rows
@@ -486,6 +490,10 @@ class TrainableEstimator(BaseEstimator, ABC):
             likelihood = fit.likelihood.with_row_values(constants)
         inputs = tensor(scalings.scaled_inputs(rows.X))
         return Given(inputs, tensor(scalings.scaled_targets(rows.y)), likelihood)
+
+    @abstractmethod
+    def _describe_rows(self, stacking: Stacking) -> None:
+        """Set the attributes that describe the fitted model over its training rows."""
 
     def _set_fitted(self, fitted: Fitted, stacking: Stacking) -> None:
         """Set the trained members and their weights; the heaviest is the model of this name."""

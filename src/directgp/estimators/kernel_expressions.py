@@ -61,3 +61,11 @@ def with_names(expression: Expression, names: Sequence[str]) -> Expression:
         return leaf.with_columns(columns)
 
     return expression.mapped(named)
+
+
+def name_of(expression: Expression, num_columns: int) -> str:
+    """Return the name of a kernel of all columns, with "ARD", or "" if it is another one."""
+    for name, part in _NAMED.items():
+        if type(expression) is part and len(expression.columns) == num_columns:
+            return f"{name} ARD" if expression.ard and num_columns > 1 else name
+    return ""

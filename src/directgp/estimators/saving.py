@@ -19,6 +19,7 @@ from directgp.estimators.predictions import PredictingEstimator
 from directgp.estimators.preprocessing import ColumnScaling, Imputation, Scalings
 from directgp.estimators.settings import DESCRIBED, device_of
 from directgp.estimators.summary import summary_of
+from directgp.kernels.summands import summands_of
 from directgp.likelihoods.capabilities import description
 from directgp.persistence import (
     MODEL,
@@ -45,6 +46,9 @@ _RECORDED = ("beta", "hyperparameters", "fit_seconds", "exposed", "num_rows", "n
 
 _PROBED = 16
 """Inducing inputs at which a loaded model must predict finite numbers."""
+
+Share = Annotated[FiniteFloat, Field(ge=0, le=1)]
+"""Share of a term in the variance of f."""
 
 _LABELS = np.array([[0.0], [1.0], [3.0]])
 """Targets that are not scaled."""
@@ -129,6 +133,9 @@ class _FitRecord(Strict):
     sources_rounded: bool | None = None
     """Whether scaled columns of the stack are rounded; None without a stack."""
 
+    term_shares: list[list[Share]] | None = None
+    """Share of each term of the kernel, of each latent function; None for a single term."""
+
 
 def save(
     model: PredictingEstimator, path: str | os.PathLike[str], table: dict[str, Any] | None = None
@@ -163,6 +170,9 @@ def _state_of(model: PredictingEstimator, **more: str | None) -> ModelState:
     if kinds is None and isinstance(params["columns"], str):
         # A table of plain numbers keeps the format that earlier versions read.
         del params["columns"]
+    if params["validation"] == "auto":
+        # Earlier versions do not know it.
+        del params["validation"]
     params["dtype"] = np.dtype(params["dtype"]).name
     if not isinstance(params["inducing"], str):
         params["inducing"] = np.asarray(params["inducing"], dtype=np.float64)
@@ -199,6 +209,7 @@ def _state_of(model: PredictingEstimator, **more: str | None) -> ModelState:
             "findings": list(model.findings_),
             **{name: getattr(model, f"{name}_") for name in _RECORDED},
             **_record_of_members(model),
+            **({} if model._term_shares is None else {"term_shares": model._term_shares}),
             **more,
         },
     )
@@ -362,6 +373,7 @@ def _estimator(state: ModelState, record: _FitRecord, device: str) -> Predicting
     model.findings_ = tuple(record.findings)
     model.n_features_in_ = d if imputation is None else len(imputation.medians)
     model.columns_ = _kinds_of(state, model)
+    model._term_shares = _term_shares(record, state)
     if state.feature_names is not None:
         if len(state.feature_names) != model.n_features_in_:
             raise ValueError(
@@ -391,6 +403,18 @@ def _kinds_of(state: ModelState, model: PredictingEstimator) -> ColumnKinds | No
     if units not in ([], ["degrees east", "degrees north"]):
         raise ValueError("a place needs a latitude and a longitude")
     return ColumnKinds(tuple(columns))
+
+
+def _term_shares(record: _FitRecord, state: ModelState) -> list[list[float]] | None:
+    """Return the shares of the terms; raise ValueError if they do not fit the kernel."""
+    shares = record.term_shares
+    if shares is None:
+        return None
+    structure = state.posterior.prior.structure
+    number = 1 if structure is None else len(summands_of(structure))
+    if [len(each) for each in shares] != [number] * state.posterior.num_latent:
+        raise ValueError(f"its kernel needs a share for each of {number} terms")
+    return shares
 
 
 def _num_inputs(state: ModelState, record: _FitRecord) -> int:

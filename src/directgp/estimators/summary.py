@@ -11,7 +11,9 @@ import torch
 from gpytorch.kernels import Kernel, MaternKernel
 from jaxtyping import Float64
 
+from directgp.estimators.decomposition import LatentParts, stored_shares
 from directgp.estimators.explanations import feature_names
+from directgp.estimators.kernel_expressions import name_of, with_names
 from directgp.estimators.outputs import named
 from directgp.estimators.predictions import PredictingEstimator
 from directgp.likelihoods.capabilities import description
@@ -51,8 +53,29 @@ _STATUS = {"budget": "Out of steps or time"}
 """Texts for statuses whose name is not clear."""
 
 
+_TERMS = 6
+"""Terms of the kernel in one line."""
+
 LengthScale = tuple[str, float, float]
 """Name of a feature, its lengthscale in its units, and in its standard deviations."""
+
+
+@final
+@dataclass(frozen=True)
+class TermFacts:
+    """A term of a kernel that is an expression."""
+
+    name: str
+    """What it is, in words."""
+
+    share: float
+    """Variance of its posterior mean over training rows, relative to the sum over the terms."""
+
+    parameters: str
+    """Its main parameters, in the units of the user."""
+
+    kernel: str
+    """Its expression."""
 
 
 @final
@@ -106,7 +129,7 @@ class Facts:
     """Features of the user's table."""
 
     kernel: str
-    """Name of the kernel."""
+    """Name of the kernel, or its expression."""
 
     likelihood: str
     """Name of the class of the likelihood."""
@@ -171,6 +194,9 @@ class Facts:
     path: BetaPath | None = None
     """The candidates; None if nothing was chosen."""
 
+    terms: tuple[TermFacts, ...] = ()
+    """The terms of a kernel that is an expression."""
+
     columns: tuple[tuple[str, str], ...] = ()
     """Kinds of columns, and the names of those columns; without plain numbers."""
 
@@ -185,22 +211,43 @@ class Facts:
 
 
 def kernel_name(model: PredictingEstimator) -> str:
-    """Return the name of a kernel that was named or chosen."""
-    kernel = model.posterior_.prior.kernel
-    return f"matern{round(2 * kernel.nu)}2" if isinstance(kernel, MaternKernel) else "rbf"
+    """Return the name of the kernel, with "ARD", or its expression; of a kernel object its class.
+
+    A named kernel of a table with levels is an expression, and has its name here.
+    """
+    kernel = model._fit_params["kernel"]
+    if isinstance(kernel, Kernel):
+        return type(kernel).__name__
+    prior = model.posterior_.prior
+    if prior.structure is not None:
+        names = [column.name for column in LatentParts(model).columns]
+        return name_of(prior.structure.expression, len(names)) or repr(
+            with_names(prior.structure.expression, names)
+        )
+    trained = prior.kernel
+    name = f"matern{round(2 * trained.nu)}2" if isinstance(trained, MaternKernel) else "rbf"
+    scales = prior.length_scales()
+    return f"{name} ARD" if scales is not None and len(scales) > 1 else name
 
 
-def has_ard(model: PredictingEstimator) -> bool:
-    """Return whether each of several features has a lengthscale of its own."""
-    scales = model.posterior_.prior.length_scales()
-    return scales is not None and len(scales) > 1
+def _terms(model: PredictingEstimator) -> tuple[TermFacts, ...]:
+    """Return the terms of an expression; of several latent functions the mean shares."""
+    if model.posterior_.prior.structure is None:
+        return ()
+    rest = model.likelihood_.units.log_variances
+    latents = [k for k in range(model.posterior_.num_latent) if k not in rest]
+    parts = LatentParts(model)
+    shares = np.mean([stored_shares(model, parts, latent) for latent in latents], axis=0)
+    return tuple(
+        TermFacts(words.name, float(share), words.parameters, words.text)
+        for words, share in zip(parts.descriptions, shares, strict=True)
+    )
 
 
 def facts_of(model: PredictingEstimator) -> Facts:
     """Return the facts of a fitted estimator."""
     result = model.training_result_
     objective = model._fit_params["objective"]
-    kernel = model._fit_params["kernel"]
     scales = model.posterior_.prior.length_scales()
 
     def in_units(deviation: float) -> float:
@@ -209,14 +256,11 @@ def facts_of(model: PredictingEstimator) -> Facts:
     deviation = float(model.posterior_.prior.scale.detach().mean().sqrt())
     with torch.no_grad():
         parameters = description(model.likelihood_, in_units(1.0))
-    name_of_kernel = f"{kernel_name(model)} ARD" if has_ard(model) else kernel_name(model)
-    if isinstance(kernel, Kernel):
-        name_of_kernel = type(kernel).__name__
     return Facts(
         estimator=type(model).__name__,
         num_rows=model.num_rows_,
         num_features=model.n_features_in_,
-        kernel=name_of_kernel,
+        kernel=kernel_name(model),
         likelihood=type(model.likelihood_).__name__,
         num_inducing=model.posterior_.num_inducing,
         num_kernels=model.posterior_.Z.shape[:-2].numel(),
@@ -238,6 +282,7 @@ def facts_of(model: PredictingEstimator) -> Facts:
         path=model.beta_path_,
         members=_members(model),
         stack=_stack_columns(model),
+        terms=_terms(model),
         columns=() if model.columns_ is None else tuple(model.columns_.in_words()),
         warnings=model.findings_,
     )
@@ -417,6 +462,8 @@ def sections_of(facts: Facts) -> Iterator[Section]:
     if len(facts.members) > 1:
         yield _members_table(facts)
         yield Section(f"Member 1, {_model(facts)}", [*_parameters(facts)])
+    if len(facts.terms) > 1:
+        yield _terms_table(facts)
     if len(facts.length_scales) > 1:
         yield _length_scale_table(facts)
     if path is not None and path.points:
@@ -460,9 +507,14 @@ def _overview(facts: Facts) -> Iterator[tuple[str, str]]:
 def _model(facts: Facts) -> str:
     """Return the model in words, of several members the heaviest."""
     kernel = facts.kernel if facts.kernel.endswith("Kernel") else f"{facts.kernel} kernel"
+    several = f"{facts.num_kernels} {kernel}s"
+    if facts.kernel.endswith(")"):
+        terms = plural(len(facts.terms), "term")
+        kernel = f"kernel of {terms}"
+        several = f"{facts.num_kernels} kernels of {terms}"
     inducing = plural(facts.num_inducing, "inducing input")
     if facts.num_kernels > 1:
-        kernel = f"{facts.num_kernels} {kernel}s"
+        kernel = several
         inducing = f"{inducing} each"
     return f"{kernel}, {facts.likelihood} likelihood, {inducing}"
 
@@ -481,6 +533,8 @@ def _stack(facts: Facts) -> str:
 
 def _parameters(facts: Facts) -> Iterator[tuple[str, str]]:
     """Yield the parameters of likelihood and kernel, of several members those of the heaviest."""
+    if facts.terms:
+        yield "kernel", _in_words(facts.terms)
     if facts.noise:
         values = ", ".join(f"{name} {number(v, 4)}" for name, v in facts.noise.items())
         yield "likelihood", values
@@ -491,6 +545,33 @@ def _parameters(facts: Facts) -> Iterator[tuple[str, str]]:
         deviations = f"{number(relative, 4)} standard deviations"
         every = f"{deviations}, the same for every feature"
         yield "lengthscale", f"{number(in_units, 4)}, {deviations} of {name}" if name else every
+
+
+def _in_words(terms: Sequence[TermFacts]) -> str:
+    """Return the terms in words: of several with their shares, of one with its parameters."""
+    if len(terms) == 1:
+        return f"{terms[0].name}: {terms[0].parameters}" if terms[0].parameters else terms[0].name
+    ordered = sorted(terms, key=lambda term: -term.share)
+    texts = [f"{term.name} ({fixed(term.share, 2)})" for term in ordered[:_TERMS]]
+    texts[0] = f"{ordered[0].name} ({fixed(ordered[0].share, 2)} of the variance)"
+    rest = ordered[_TERMS:]
+    if rest:
+        share = fixed(sum(term.share for term in rest), 2)
+        texts.append(f"{plural(len(rest), 'term')} more ({share})")
+    return " + ".join(texts)
+
+
+def _terms_table(facts: Facts) -> Section:
+    """Return the table of the terms of the kernel, the largest share first."""
+    ordered = sorted(facts.terms, key=lambda term: -term.share)
+    rows = [(fixed(t.share, 3), t.name, t.parameters) for t in ordered[:_MAX_FEATURES]]
+    more = len(ordered) - len(rows)
+    return Section(
+        "Terms of the kernel, by the variance of their posterior means over training rows",
+        table=[("share", "term", "parameters"), *rows],
+        right=(0,),
+        more=f"… and {more:,} more" if more > 0 else "",
+    )
 
 
 def _validation(path: BetaPath) -> Iterator[tuple[str, str]]:

@@ -2,6 +2,7 @@
 
 import copy
 from collections.abc import Iterator, Sequence
+from functools import cached_property
 from typing import final
 
 import torch
@@ -44,10 +45,15 @@ class SummandPosterior:
         structure = self.posterior.prior.structure
         self.summands = [Summand(())] if structure is None else summands_of(structure)
         """The summands of the kernel, whose means add up to the mean of f without its constant."""
+
+    @cached_property
+    def _inverse(self) -> Float[Tensor, "*batch m m"]:
+        """L⁻¹."""
         with torch.no_grad():
             L = self.posterior.factor().L
             eye = torch.eye(L.shape[-1], dtype=L.dtype, device=L.device)
-            self._inverse = torch.linalg.solve_triangular(L, eye, upper=False)
+            inverse: Tensor = torch.linalg.solve_triangular(L, eye, upper=False)
+        return inverse
 
     def marginals(self, X: Inputs, summands: Sequence[Summand] | None = None) -> Marginals:
         """Return mean and variance of each summand at each row of X, of shape (t, *batch, n)."""
@@ -89,7 +95,7 @@ class SummandPosterior:
     def constant(self, X: Inputs) -> Float[Tensor, "*batch n"]:
         """Return the prior mean of f, which is in no summand."""
         with torch.no_grad():
-            return self.posterior.prior.mean(X.to(self.posterior.Z))
+            return self.posterior.prior.mean(X.to(self.posterior.Z)).detach()
 
     def _blocks(self, X: Inputs) -> Sequence[Tensor]:
         """Return the rows in blocks that bound the memory."""
