@@ -30,6 +30,9 @@ _SNAP = 0.05
 _HARMONICS = 4
 """A peak at up to this fraction of a calendar period is a harmonic of it."""
 
+_ROUNDING = 1e-9
+"""A residual this small, relative to the largest value, is rounding."""
+
 _MOST_TIMES = 3000
 """Largest number of times in a periodogram: the last ones."""
 
@@ -84,7 +87,7 @@ def _peaks(t: Times, values: Times, shortest: float, longest: float) -> list[flo
 
     residual = values - _trend(t, values)
     spread = float(residual.std())
-    if not spread > 0:
+    if not spread > _ROUNDING * float(np.abs(values).max()):
         return []
     span = float(t[-1] - t[0])
     # Five frequencies for each width of a peak.

@@ -55,11 +55,14 @@ _ROUNDS = 5
 _GAIN = 0.01
 """Smallest fall of the validation loss that keeps a part, in nats."""
 
-_ERRORS = 1.0
+_ERRORS = 2.0
 """A part also has to lower the loss by as many standard errors."""
 
 _MANY = 6
 """Number of numeric columns from which effects of single columns are tried."""
+
+_RESULTS = 2
+"""Largest number of structures that are chosen."""
 
 _NEW_SHARE = 0.1
 """Share of a new part in the variance at its start."""
@@ -111,41 +114,46 @@ class StructureSearch:
     decisions: list[str] = field(default_factory=list, init=False)
     """What was decided and why, in sentences."""
 
+    _trials: list[Trial] = field(default_factory=list, init=False)
+
     def run(self) -> list[Trial]:
-        """Return the best structure, and the plain kernel of all columns unless it is beaten.
+        """Return the best structures, the best one first; empty if none could be trained.
 
-        The better one comes first; without either the list is empty.
+        Beside the best one, it is the next one that is not clearly worse, if there is one: their
+        mixture forecasts better than one of them.
         """
-        plain = self.trial(Matern52(*range(len(self.columns))))
-        best = self._grown(None)
-        if plain is None or best is None:
-            return [each for each in (plain, best) if each is not None]
-        if self._pays(plain, best):
-            return [best]
-        names = [column.name for column in self.columns]
-        self.decisions.append(
-            f"Kernel: {best.expression.named(names)!r} is not clearly better than the plain one."
-        )
-        return [plain] if self._pays(best, plain) else sorted([plain, best], key=_loss)
+        self._keep(self.trial(Matern52(*range(len(self.columns)))))
+        self._grow()
+        ranked = sorted(self._trials, key=lambda trial: trial.loss)
+        return [each for each in ranked[:_RESULTS] if not self._pays(each, ranked[0])]
 
-    def _grown(self, best: Trial | None) -> Trial | None:
-        """Return the structure to which no further part is added."""
-        pool = [*self._parts()]
+    def _keep(self, trial: Trial | None) -> list[Trial]:
+        """Keep a trial that could be trained, and return it in a list."""
+        kept = [] if trial is None or not math.isfinite(trial.loss) else [trial]
+        self._trials += kept
+        return kept
+
+    def _grow(self) -> None:
+        """Add parts to the best structure while the loss falls clearly."""
+        pool = [*self._series()] or [*self._parts()]
+        best: Trial | None = None
         for _ in range(_ROUNDS):
-            trials = [self.trial(self._with(best, part), best) for part in pool]
-            kept = [each for each in trials if each is not None]
-            if not kept:
-                return best
-            leader = min(kept, key=lambda trial: trial.loss)
+            trials = [
+                kept for part in pool for kept in self._keep(self.trial(_sum(best, part), best))
+            ]
+            if not trials:
+                return
+            leader = min(trials, key=lambda trial: trial.loss)
             if best is not None and not self._pays(best, leader):
-                return best
+                return
             self._record(best, leader)
-            pool = [part for part in pool if repr(part) not in repr(leader.expression)]
+            held = {repr(leaf) for leaf in leader.expression.leaves()}
+            pool = [
+                part
+                for part in self._parts()
+                if not held.issuperset(repr(leaf) for leaf in part.leaves())
+            ]
             best = leader
-        return best
-
-    def _with(self, best: Trial | None, part: Expression) -> Expression:
-        return part if best is None else Sum(best.expression, part)
 
     def _pays(self, before: Trial, after: Trial) -> bool:
         """Return whether the loss falls clearly."""
@@ -216,9 +224,9 @@ class StructureSearch:
         times = [j for j, kind in enumerate(kinds) if kind == "time"]
         plain = [j for j, kind in enumerate(kinds) if kind != "time"]
         for j in times:
-            yield from (Linear(j), Matern32(j), RBF(j), Linear(j) + Matern32(j))
+            yield from _trends(j)
             for period in self._periods(j):
-                yield from _seasons(j, period, self.columns[j])
+                yield from _seasons(j, period)
         if plain:
             yield Matern52(*plain)
         if numbers and len(numbers) < len(plain):
@@ -238,6 +246,16 @@ class StructureSearch:
         if len(numbers) >= _MANY:
             yield Additive(*numbers)
 
+    def _series(self) -> Iterator[Expression]:
+        """Yield trends with a season: either part alone may explain the other one's share."""
+        for j, column in enumerate(self.columns):
+            if column.kind != "time":
+                continue
+            for period in self._periods(j)[:1]:
+                for season in _seasons(j, period):
+                    for trend in _trends(j):
+                        yield Sum(trend, season)
+
     def _periods(self, column: int) -> list[Period]:
         """Return the periods that the targets may have in a column of times."""
         data = self.splits[-1].training
@@ -247,11 +265,22 @@ class StructureSearch:
         return periods_of(in_units, values, in_days=facts.unit == "days")
 
 
-def _loss(trial: Trial) -> float:
-    return trial.loss
+def _sum(best: Trial | None, part: Expression) -> Expression:
+    return part if best is None else Sum(best.expression, part)
 
 
-def _seasons(column: int, period: Period, facts: ColumnFacts) -> Iterator[Expression]:
+def _trends(column: int) -> tuple[Expression, ...]:
+    """Return trends: a line, smooth or rough ones that end, and lines with rough deviations."""
+    return (
+        Linear(column),
+        RBF(column),
+        Matern32(column),
+        Linear(column) + Matern32(column),
+        Linear(column) + RBF(column) + Matern32(column),
+    )
+
+
+def _seasons(column: int, period: Period) -> Iterator[Expression]:
     """Yield a season, and one that changes slowly."""
     length: float | str = period.text or float(np.format_float_scientific(period.length, 6))
     yield Periodic(column, period=length)

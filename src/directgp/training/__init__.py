@@ -23,7 +23,7 @@ from directgp.training.result import (
 )
 from directgp.training.run import LossRange, Monitor, Observer, RelativeDecrease, SmallGradient
 from directgp.training.train import train, train_stream, update
-from directgp.training.validation import Folds, Given, HoldOut
+from directgp.training.validation import Folds, Forward, Given, Groups, HoldOut
 
 __all__ = [
     "BetaPath",
@@ -32,7 +32,9 @@ __all__ = [
     "EvaluationBudget",
     "Failure",
     "Folds",
+    "Forward",
     "Given",
+    "Groups",
     "History",
     "HoldOut",
     "LossRange",

@@ -88,7 +88,7 @@ def beta_path(
         As in `directgp.train`.
     betas : sequence of float
         The grid; by default n, n/2, n/4, … and 0.01.
-    validation : Given, HoldOut or Folds
+    validation : Given, HoldOut, Folds, Forward or Groups
         Examples on which the candidates are compared; by default a tenth of the examples, or five
         folds below 1000 examples. With folds the posteriors are trained on all examples, and the
         losses come from models trained without the fold.

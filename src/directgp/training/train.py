@@ -85,7 +85,7 @@ def train(
         A joint run starts from a short ELBO run, or from the posterior as given. From 1000 rows on,
         a warm-up by Adam (the stage "log_loss, warm-up") comes before joint L-BFGS; for counts and
         labels it replaces the ELBO run.
-    validation : Given, HoldOut or Folds
+    validation : Given, HoldOut, Folds, Forward or Groups
         For "auto", as in `directgp.beta_path`.
     optimizer : {"auto", "lbfgs", "adam"}
         "auto" is L-BFGS for full batches and a deterministic rule, else Adam. L-BFGS with bMC

@@ -8,7 +8,8 @@ import torch
 from directgp.errors import InvalidInputError, NumericalError
 from directgp.likelihoods import Gaussian, Likelihood, Poisson, Probit
 from directgp.objectives import LogLoss
-from directgp.training import Folds, Given, HoldOut
+from directgp.posteriors import SparsePosterior
+from directgp.training import Folds, Forward, Given, Groups, HoldOut
 from directgp.training.data import Data
 from directgp.training.result import StageResult, Status, TrainingResult
 from directgp.training.validation import Split, Validation, compare, split
@@ -283,3 +284,53 @@ def test_float32_losses_are_compared_in_float64() -> None:
     shared = (1e4 + normal(1, 1000)).float()
     losses = torch.cat([shared, shared - 2**-9])
     assert compare(losses).chosen == 1
+
+
+def test_forecasts_are_validated_on_the_rows_after_each_origin() -> None:
+    times = torch.randperm(40, generator=torch.Generator().manual_seed(0)).double()
+    X = torch.stack([torch.zeros(40).double(), times], 1)
+    parts = _parts_of(Forward(1, number=2, share=0.25), X)
+    for origin, part in zip((20, 30), parts, strict=True):
+        assert sorted(part.training.X[:, 1].tolist()) == [*range(origin)]
+        assert sorted(part.validation.X[:, 1].tolist()) == [*range(origin, origin + 10)]
+
+
+def test_reversed_times_are_validated_at_their_other_end() -> None:
+    X = torch.arange(20).double().reshape(-1, 1)
+    (part,) = _parts_of(Forward(0, reversed=True, number=1, share=0.25), X)
+    assert sorted(part.validation.X[:, 0].tolist()) == [0, 1, 2, 3, 4]
+
+
+def test_equal_times_stay_on_one_side_of_an_origin() -> None:
+    X = (torch.arange(30) // 7).double().reshape(-1, 1)
+    for part in _parts_of(Forward(0, number=2, share=0.3), X):
+        assert float(part.training.X.max()) < float(part.validation.X.min())
+
+
+def test_one_time_cannot_validate_forecasts() -> None:
+    with pytest.raises(InvalidInputError, match="one time alone"):
+        _parts_of(Forward(0), torch.zeros(20, 1).double())
+
+
+def test_folds_keep_the_rows_of_a_group_together() -> None:
+    X = (torch.arange(60) % 7).double().reshape(-1, 1)
+    parts = _parts_of(Groups(0, number=3), X)
+    assert len(parts) == 3
+    held = []
+    for part in parts:
+        groups = set(part.validation.X[:, 0].tolist())
+        assert not groups & set(part.training.X[:, 0].tolist())
+        held += sorted(groups)
+    assert sorted(held) == [*range(7)]
+
+
+def test_one_group_cannot_be_validated_by_groups() -> None:
+    with pytest.raises(InvalidInputError, match="at least two"):
+        _parts_of(Groups(0), torch.zeros(20, 1).double())
+
+
+def _parts_of(validation: Forward | Groups, X: torch.Tensor) -> list[Split]:
+    y = torch.zeros(len(X)).double()
+    posterior = SparsePosterior.from_data(X, num_inducing=2)
+    generator = torch.Generator().manual_seed(0)
+    return split(validation, Data(X, y, None), posterior, Gaussian(), generator)
