@@ -61,8 +61,8 @@ _ERRORS = 2.0
 _MANY = 6
 """Number of numeric columns from which effects of single columns are tried."""
 
-_RESULTS = 2
-"""Largest number of structures that are chosen."""
+_MOST_CODED = 3
+"""Largest number of categories and groups that are tried."""
 
 _NEW_SHARE = 0.1
 """Share of a new part in the variance at its start."""
@@ -117,15 +117,24 @@ class StructureSearch:
     _trials: list[Trial] = field(default_factory=list, init=False)
 
     def run(self) -> list[Trial]:
-        """Return the best structures, the best one first; empty if none could be trained.
+        """Return the best structure and the next best one, unless it is clearly worse.
 
-        Beside the best one, it is the next one that is not clearly worse, if there is one: their
-        mixture forecasts better than one of them.
+        The next best one has no more parts. A mixture of the two forecasts better than one of them.
+        The list is empty if no structure is better than the plain kernel of all columns.
         """
-        self._keep(self.trial(Matern52(*range(len(self.columns)))))
-        self._grow()
-        ranked = sorted(self._trials, key=lambda trial: trial.loss)
-        return [each for each in ranked[:_RESULTS] if not self._pays(each, ranked[0])]
+        plain = Matern52(*range(len(self.columns)))
+        self._keep(self.trial(plain))
+        best = self._grow()
+        if best is None or best.expression == plain:
+            return []
+        size = len(best.expression.terms())
+        others = [
+            each
+            for each in sorted(self._trials, key=lambda trial: trial.loss)
+            if each is not best and len(each.expression.terms()) <= size
+        ]
+        others = [each for each in others if each.expression != plain]
+        return [best, *(each for each in others[:1] if not self._pays(each, best))]
 
     def _keep(self, trial: Trial | None) -> list[Trial]:
         """Keep a trial that could be trained, and return it in a list."""
@@ -133,8 +142,8 @@ class StructureSearch:
         self._trials += kept
         return kept
 
-    def _grow(self) -> None:
-        """Add parts to the best structure while the loss falls clearly."""
+    def _grow(self) -> Trial | None:
+        """Add parts to the best structure while the loss falls clearly, and return it."""
         pool = [*self._series()] or [*self._parts()]
         best: Trial | None = None
         for _ in range(_ROUNDS):
@@ -142,10 +151,10 @@ class StructureSearch:
                 kept for part in pool for kept in self._keep(self.trial(_sum(best, part), best))
             ]
             if not trials:
-                return
+                break
             leader = min(trials, key=lambda trial: trial.loss)
             if best is not None and not self._pays(best, leader):
-                return
+                break
             self._record(best, leader)
             held = {repr(leaf) for leaf in leader.expression.leaves()}
             pool = [
@@ -154,6 +163,7 @@ class StructureSearch:
                 if not held.issuperset(repr(leaf) for leaf in part.leaves())
             ]
             best = leader
+        return best
 
     def _pays(self, before: Trial, after: Trial) -> bool:
         """Return whether the loss falls clearly."""
@@ -234,17 +244,28 @@ class StructureSearch:
         places = [j for j, kind in enumerate(kinds) if kind == "place"]
         if len(places) == 2:
             yield Sphere(*sorted(places, key=lambda j: self.columns[j].unit != "degrees north"))
-        for j, kind in enumerate(kinds):
+        for j in self._coded():
+            kind = kinds[j]
             if kind == "category":
                 yield Categorical(j)
                 if numbers:
                     yield Matern52(*numbers) * Categorical(j)
-            elif kind == "group":
+            else:
                 yield Group(j)
                 for time in times or numbers[:_MANY]:
                     yield Group(j) * Linear(time)
         if len(numbers) >= _MANY:
             yield Additive(*numbers)
+
+    def _coded(self) -> list[int]:
+        """Return the columns of levels whose means explain most of the targets."""
+        data = self.splits[-1].training
+        shares = {
+            j: _explained(data.X[:, j], data.y)
+            for j, column in enumerate(self.columns)
+            if column.coded
+        }
+        return sorted(shares, key=lambda j: -shares[j])[:_MOST_CODED]
 
     def _series(self) -> Iterator[Expression]:
         """Yield trends with a season: either part alone may explain the other one's share."""
@@ -263,6 +284,19 @@ class StructureSearch:
         facts = self.columns[column]
         in_units = times * facts.scale + facts.shift
         return periods_of(in_units, values, in_days=facts.unit == "days")
+
+
+def _explained(levels: Row, y: Row) -> float:
+    """Return the share of the variance of y that means of levels explain, less that of noise."""
+    _, index = levels.unique(return_inverse=True)
+    number = int(index.max()) + 1
+    counts = torch.bincount(index, minlength=number)
+    means = torch.zeros(number).to(y).index_add(0, index, y) / counts
+    free = len(y) - number
+    total = float(y.var())
+    if free < 1 or not total > 0:
+        return 0.0
+    return 1 - float((y - means[index]).square().sum()) / free / total
 
 
 def _sum(best: Trial | None, part: Expression) -> Expression:
