@@ -49,7 +49,7 @@ class SparseGPCountRegressor(RegressorMixin, SparseGPEstimator):
         Scale the features to mean 0 and standard deviation 1.
     beta, hyperparameters, kernel, ard, num_inducing, inducing, rule, num_samples, optimizer, \
 batch_size, max_iter, tol, validation_fraction, dtype, device, random_state, verbose, warm_start, \
-effort, time_budget, n_jobs, missing, combine, stack, columns
+effort, time_budget, n_jobs, missing, combine, stack, columns, validation
         As in `SparseGPRegressor`.
 
     Attributes

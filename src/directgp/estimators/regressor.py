@@ -67,9 +67,10 @@ class SparseGPRegressor(RegressorMixin, SparseGPEstimator):
         p(y given f), of the scaled targets if standardized; "auto" races several. "gamma",
         "log_normal" and "beta" are for positive targets and proportions, "heteroscedastic" is for
         noise that depends on the inputs.
-    kernel : {"auto", "rbf", "matern12", "matern32", "matern52"} or gpytorch kernel, default="auto"
-        Covariance of f; "auto" races the last two and "rbf". A kernel of your own is copied, and
-        training starts from its values.
+    kernel : {"auto", "rbf", "matern12", "matern32", "matern52"}, Expression or gpytorch kernel
+        Covariance of f; "auto", the default, races the last two and "rbf", and for columns that are
+        not numbers an expression of their parts. An expression of `directgp.kernels` may be given
+        as text. A kernel of gpytorch is copied, and training starts from its values.
     ard : bool or "auto", default="auto"
         A lengthscale for each feature, or one for all; "auto" races both.
     mean : {"auto", "zero", "constant"}, default="auto"
@@ -95,6 +96,10 @@ class SparseGPRegressor(RegressorMixin, SparseGPEstimator):
     validation_fraction : float or "auto", default="auto"
         Rows held out for the race; "auto" is a fifth, or three folds below 1000 rows. The members
         of the mixture are then trained on all rows.
+    validation : {"auto", "random", "forward", "groups"}, default="auto"
+        How rows are held out: at random; "forward", forecasts from several origins in the column of
+        kind "time"; "groups", whole groups of the column of this kind. "auto" is "forward" for a
+        series, one row for each time, and otherwise "random".
     standardize : bool, default=True
         Scale features and targets to mean 0 and standard deviation 1; predictions are in your
         units.
