@@ -25,8 +25,10 @@ from directgp.estimators.preprocessing import Column
 from directgp.estimators.saving import save
 from directgp.estimators.stacking import Stacking
 from directgp.estimators.summary import Summary, summary_of
+from directgp.estimators.term_pictures import term_pictures
 from directgp.estimators.validation import ArrayLike
 from directgp.plots import plot_beta_path, plot_partial_dependence
+from directgp.plots.parts import plot_term_pictures
 from directgp.plots.style import require_matplotlib
 from directgp.predictive.mixture import PredictiveMixture
 
@@ -158,6 +160,36 @@ class SparseGPEstimator(PredictingEstimator):
         """
         require_matplotlib()
         return plot_partial_dependence(partial_dependence(self, X, features, coverage=coverage), ax)
+
+    @over_outputs(None)
+    def plot_parts(
+        self,
+        X: ArrayLike | None = None,
+        *,
+        ax: "Axes | Sequence[Axes] | None" = None,
+        coverage: float = 0.9,
+        latent: int = 0,
+    ) -> "list[Axes]":
+        """Plot the part of f of each term of the kernel; return the axes, the largest share first.
+
+        A term of one column is a curve with a band, a season that changes also three of its
+        periods. Levels of a category or a group, or their slopes, are sorted by their means, at
+        most 60. A place is a map, two columns are a picture, and more columns a cloud of means at
+        the rows. Of many terms, the twelve of the largest shares are drawn, and three pairs.
+
+        Parameters
+        ----------
+        X : array-like of shape (n, n_features)
+            Rows for the ranges of columns, for clouds and for maps; by default inducing inputs.
+        ax : matplotlib axes, or one for each picture
+            A new figure by default.
+        coverage : float
+            Probability of the bands.
+        latent : int
+            As in `decompose`.
+        """
+        require_matplotlib()
+        return plot_term_pictures(term_pictures(self, X, coverage, latent), ax)
 
     # Summary, plots and files
 

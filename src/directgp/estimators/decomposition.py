@@ -42,8 +42,14 @@ Rows = Float64[np.ndarray, "t n"]
 _SHARE_ROWS = 2000
 """Training rows over which shares are computed."""
 
-_TABLE_ROWS = 25
-"""Terms of the table of a decomposition."""
+_TABLE_ROWS = 20
+"""Largest number of terms of the table of a decomposition."""
+
+_TABLE_SHARE = 5e-4
+"""Share from which a term is in the table, if there are more than a few."""
+
+_FEW = 8
+"""Number of terms that are all in the table."""
 
 
 class Moments(NamedTuple):
@@ -344,15 +350,17 @@ class Decomposition:
         if indices:
             header.insert(2, "Sobol index")
         order = sorted(self.terms, key=lambda term: -term.share)
+        if len(order) > _FEW:
+            order = [term for term in order[:_TABLE_ROWS] if term.share >= _TABLE_SHARE]
         rows = []
-        for term in order[:_TABLE_ROWS]:
+        for term in order:
             ends = " to ".join(number(float(end)) for end in (term.mean.min(), term.mean.max()))
             row = [term.name, fixed(term.share, 3), ends, term.parameters]
             if indices:
                 row.insert(2, "" if term.sobol is None else fixed(term.sobol, 3))
             rows.append(row)
-        more = len(order) - len(rows)
-        notes = [f"… and {plural(more, 'term')} more"] if more else []
+        more = len(self.terms) - len(rows)
+        notes = [f"… and {plural(more, 'more term')}"] if more else []
         notes += [
             f"f = {number(self.constant, 4)} + the terms, on the scale of {self.scale}",
             "share: variance of the posterior mean over training rows, relative to the sum over"

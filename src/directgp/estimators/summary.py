@@ -552,12 +552,13 @@ def _in_words(terms: Sequence[TermFacts]) -> str:
     if len(terms) == 1:
         return f"{terms[0].name}: {terms[0].parameters}" if terms[0].parameters else terms[0].name
     ordered = sorted(terms, key=lambda term: -term.share)
-    texts = [f"{term.name} ({fixed(term.share, 2)})" for term in ordered[:_TERMS]]
+    shown = [term for term in ordered[:_TERMS] if fixed(term.share, 2) != fixed(0.0, 2)]
+    texts = [f"{term.name} ({fixed(term.share, 2)})" for term in shown]
     texts[0] = f"{ordered[0].name} ({fixed(ordered[0].share, 2)} of the variance)"
-    rest = ordered[_TERMS:]
+    rest = ordered[len(shown) :]
     if rest:
         share = fixed(sum(term.share for term in rest), 2)
-        texts.append(f"{plural(len(rest), 'term')} more ({share})")
+        texts.append(f"{plural(len(rest), 'more term')} ({share})")
     return " + ".join(texts)
 
 
