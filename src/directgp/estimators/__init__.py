@@ -2,6 +2,7 @@
 
 from directgp.estimators.classifier import SparseGPClassifier
 from directgp.estimators.count_regressor import SparseGPCountRegressor
+from directgp.estimators.decomposition import Decomposition, Term
 from directgp.estimators.explanations import FeatureRelevance, partial_dependence
 from directgp.estimators.preprocessing import ColumnScaling
 from directgp.estimators.regressor import SparseGPRegressor
@@ -11,10 +12,12 @@ from directgp.estimators.settings import device_of
 
 __all__ = [
     "ColumnScaling",
+    "Decomposition",
     "FeatureRelevance",
     "SparseGPClassifier",
     "SparseGPCountRegressor",
     "SparseGPRegressor",
+    "Term",
     "device_of",
     "get_scorer",
     "load",
