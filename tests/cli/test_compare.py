@@ -234,7 +234,7 @@ def test_processes_of_its_own_give_the_same_results(
             "--positive must be given with --task classification only. Got --task count. Leave one"
             " out.",
         ),
-        ("--kernel cubic", "Invalid value for '--kernel': 'cubic' is not one of"),
+        ("--kernel cubic", "--kernel must be auto, rbf, matern12, matern32 or matern52, or"),
         ("--device cuda", "device of compare must be one that this machine has."),
         ("--seed -1", "--seed must be from 0 to 2³² − 1. Got -1."),
     ],

@@ -47,8 +47,8 @@ USAGE = [
     ),
     (
         "fit reg.csv --target y --out m --kernel linear",
-        "Invalid value for '--kernel': 'linear' is not one of 'auto', 'rbf', 'matern12',"
-        " 'matern32', 'matern52'. See 'directgp fit --help'.",
+        "--kernel must be auto, rbf, matern12, matern32 or matern52, or an expression such as"
+        " 'RBF(\"x\") + Group(\"shop\")'. Got 'linear'.",
     ),
     (
         "fit reg.csv --target y --out m --time-budget 0",
@@ -255,8 +255,8 @@ FAILURES = [
     ),
     (
         "inspect broken",
-        "broken/table.json cannot be read as the description of a model: format: Input should be 1."
-        " Take another copy of the folder, or fit the model again.",
+        "broken/table.json cannot be read as the description of a model: format: Input should be 1"
+        " or 2. Take another copy of the folder, or fit the model again.",
     ),
     (
         "datasets --data-dir nowhere",
@@ -290,7 +290,7 @@ def working_folder(trained: Path, tmp_path_factory: pytest.TempPathFactory) -> P
     shutil.copytree(trained / "reg", here / "mixed")
     as_two_files(here / "mixed", model_sha256="0" * 64)
     shutil.copytree(trained / "reg", here / "broken")
-    as_two_files(here / "broken", format=2)
+    as_two_files(here / "broken", format=3)
     shutil.copytree(trained / "reg", here / "python")
     forge_model(here / "python" / "model.safetensors", lambda m, _: m.pop("table"))
     return here

@@ -23,9 +23,10 @@ from directgp.cli.terminal import (
 )
 from directgp.processes import start_server
 from directgp.registry import LIKELIHOODS
-from directgp.text import plural
+from directgp.text import listed, plural
 
 if TYPE_CHECKING:
+    from directgp.datasets.problem import Problem
     from directgp.experiments.plan import Comparison, Plan
     from directgp.reports.compare import Entry, ScoreTable
 
@@ -92,9 +93,11 @@ def compare(
         "seed": seed,
     }
     start_server()
+    from directgp.cli.column_options import check_kernel
     from directgp.cli.experiment import check_run_folder
 
     check_run_folder(out, STORE, DOCUMENT, resume, force)
+    check_kernel(kernel, ard)
     _compare_and_report(data, settings, jobs, device, time_budget, out, force, terminal)
 
 
@@ -128,7 +131,7 @@ def _compare_and_report(
     from directgp.experiments.comparison import compare as run_comparison
     from directgp.experiments.plan import make_plan
 
-    problem = open_data(data, "compare").problem
+    problem = _with_note_on_levels(open_data(data, "compare", settings["kernel"]).problem)
     for note in problem.notes:
         terminal.note(note)
     with options.usage_errors():
@@ -163,6 +166,19 @@ def _compare_and_report(
             reason = comparison.failed[0].reason
         raise InvalidInputError(f"No fit could be finished. {reason}")
     _report(comparison, out, terminal)
+
+
+def _with_note_on_levels(problem: "Problem") -> "Problem":
+    """Return the problem with a note on levels in methods without a Gaussian process."""
+    from directgp.datasets.encoding import LEVEL_KINDS
+
+    names = [name for name, kind in problem.kinds.items() if kind in LEVEL_KINDS]
+    if not names:
+        return problem
+    note = (
+        f"Methods without a Gaussian process get the codes of levels as numbers: {listed(names)}."
+    )
+    return replace(problem, notes=(*problem.notes, note))
 
 
 def _workers(jobs: int | None, device: str, plan: "Plan") -> int:

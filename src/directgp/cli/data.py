@@ -1,12 +1,17 @@
 """Load the data named on the command line, for training."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import NamedTuple
 
 import numpy as np
-import pyarrow as pa
 from numpy.typing import NDArray
 
+from directgp.cli.column_options import (
+    check_kernel_columns,
+    check_kernel_names,
+    kinds_in_kernel,
+    kinds_of,
+)
 from directgp.cli.options import DataOptions, split_names, usage_errors
 from directgp.datasets.encoding import Encoding
 from directgp.datasets.problem import MIN_ROWS, Problem
@@ -43,19 +48,22 @@ _FIT_ROWS = 5
 """Rows that `directgp fit` needs, at least."""
 
 
-def open_data(options: DataOptions, command: str, **columns: str | None) -> Opened:
+def open_data(
+    options: DataOptions, command: str, kernel: str = "auto", **columns: str | None
+) -> Opened:
     """Read the data and prepare them for a command; `columns` are row constants and weights.
 
+    The columns that the kernel names have to suit it.
     An `InvalidTableError` has all problems, and the options with which the command works.
     """
     extra = {role: name for role, name in columns.items() if name is not None}
     min_rows = _FIT_ROWS if command == "fit" else MIN_ROWS
     try:
-        return _open(options, extra, min_rows)
+        return _open(options, extra, min_rows, kernel)
     except InvalidTableError as error:
-        error.options = _options_that_work(options, extra, min_rows, error)
+        error.options = _options_that_work(options, extra, min_rows, kernel, error)
         if error.options is None and command != "fit":
-            fitting = _options_that_work(options, extra, _FIT_ROWS, error)
+            fitting = _options_that_work(options, extra, _FIT_ROWS, kernel, error)
             if fitting is not None:
                 task = [] if options.task is None else ["--task", options.task]
                 words = options.with_options(fitting).words()
@@ -64,7 +72,11 @@ def open_data(options: DataOptions, command: str, **columns: str | None) -> Open
 
 
 def _options_that_work(
-    options: DataOptions, extra: Mapping[str, str], min_rows: int, error: InvalidTableError
+    options: DataOptions,
+    extra: Mapping[str, str],
+    min_rows: int,
+    kernel: str,
+    error: InvalidTableError,
 ) -> dict[str, tuple[str, ...]] | None:
     """Return options with which the data can be used, or None."""
     working: dict[str, tuple[str, ...]] = {}
@@ -78,7 +90,7 @@ def _options_that_work(
         if max(map(len, working.values()), default=0) > _MAX_VALUES:
             return None
         try:
-            _open(options.with_options(working), extra, min_rows)
+            _open(options.with_options(working), extra, min_rows, kernel)
         except InvalidTableError as again:
             problems = again.problems
         except DirectGPError:
@@ -95,26 +107,34 @@ _MAX_VALUES = 100
 """Largest number of columns of an option in a suggested command."""
 
 
-def _open(options: DataOptions, extra: Mapping[str, str], min_rows: int) -> Opened:
+def _open(options: DataOptions, extra: Mapping[str, str], min_rows: int, kernel: str) -> Opened:
     source = open_source(options.data, options.data_dir, options.reading)
     for role, name in extra.items():
         if name not in source.table.names:
             refuse_column(f"--{role}", name, source.table.names)
     with usage_errors():
-        source.choose(options.target, options.task, options.positive)
+        target, _ = source.choose(options.target, options.task, options.positive)
     names = set(source.table.names)
+    dropped = split_names(options.drop, names)
+    categories = split_names(options.categories, names)
+    kinds = kinds_of(options.columns, source.table.names)
+    no_features = {target, *dropped, *extra.values()}
+    check_kernel_names(kernel, [n for n in source.table.names if n not in no_features])
+    implied = {n: k for n, k in kinds_in_kernel(kernel).items() if n in names - {*categories}}
     problem, encoding = prepare_source(
         source,
         target=options.target,
         task=options.task,
         positive=options.positive,
-        drop=split_names(options.drop, names),
-        categories=split_names(options.categories, names),
+        drop=dropped,
+        categories=categories,
+        kinds={**implied, **kinds},
         missing=options.policy,
         dates=options.dates,
         needed=tuple(dict.fromkeys(extra.values())),
         min_rows=min_rows,
     )
+    check_kernel_columns(kernel, encoding, options.policy == "impute")
     for role, name in extra.items():
         _check_values(role, name, problem)
     return Opened(problem, encoding, options, extra)
@@ -134,8 +154,3 @@ def _check_values(role: str, name: str, problem: Problem) -> None:
         got = f"{values[bad[0]]:g} in row {problem.rows[bad[0]] + 1:,}"
         got += f" and others in {plural(len(bad) - 1, 'row')}" if len(bad) > 1 else ""
         refuse(f"Column {name!r} of --{role}", allowed, got, "Correct or remove such rows.")
-
-
-def named_columns(X: Column, names: Sequence[str]) -> pa.Table:
-    """Return the columns of X as a table, so that a model stores and checks their names."""
-    return pa.table([pa.array(column) for column in X.T], names=list(names))

@@ -90,7 +90,6 @@ def fit(
         "max_iter": max_iter,
         "effort": effort,
         "time_budget": time_budget,
-        "missing": "impute" if data.policy == "impute" else "error",
         "n_jobs": jobs,
         "random_state": seed,
         "device": device,
@@ -99,17 +98,19 @@ def fit(
     options.check_name("--likelihood", likelihood, tuple(LIKELIHOODS))
     row_column = rows.column
     options.check_task(data, row_column)
+    from directgp.cli.column_options import check_kernel
     from directgp.cli.data import open_data
     from directgp.cli.model_folder import check_model_folder
 
     check_model_folder(out, force)
+    check_kernel(kernel, ard)
     data_options = data
     columns = {"weights": weights}
     if row_column is not None:
         # Only counts have an exposure, for example.
         data_options = replace(data, task=ROW_CONSTANTS[row_column[0]].task)
         columns = {row_column[0]: row_column[1], **columns}
-    opened = open_data(data_options, "fit", **columns)
+    opened = open_data(data_options, "fit", kernel, **columns)
     with options.usage_errors():
         chosen_likelihood(opened.problem.task, likelihood, opened.problem.num_classes)
     if likelihood is not None:
@@ -164,7 +165,7 @@ def _train(opened: "Opened", settings: dict[str, Any]) -> Any:
     from sklearn.exceptions import ConvergenceWarning
 
     from directgp import estimators
-    from directgp.cli.data import named_columns
+    from directgp.cli.column_options import kinds_for_estimator
     from directgp.errors import DirectGPWarning
 
     problem = opened.problem
@@ -181,11 +182,25 @@ def _train(opened: "Opened", settings: dict[str, Any]) -> Any:
         "classification": estimators.SparseGPClassifier,
         "count": estimators.SparseGPCountRegressor,
     }
-    X = named_columns(problem.X, problem.feature_names)
+    settings = {
+        **settings,
+        "columns": kinds_for_estimator(problem.kinds, problem.feature_names),
+        "missing": "impute" if gaps_kept(opened) else "error",
+    }
+    X = opened.encoding.table(problem.X)
     with warnings.catch_warnings():
         for category in (DirectGPWarning, ConvergenceWarning):
             warnings.simplefilter("ignore", category)
         return makers[problem.task](**settings).fit(X, problem.y, **arguments)
+
+
+def gaps_kept(opened: "Opened") -> bool:
+    """Return whether the features may have gaps, numbers or levels, in training or later."""
+    from directgp.datasets.encoding import LevelColumn
+
+    columns = opened.encoding.columns
+    gaps = any(isinstance(column, LevelColumn) and column.gaps for column in columns)
+    return gaps or opened.options.policy == "impute"
 
 
 def _facts(model: Any, problem: "Problem") -> dict[str, Any]:

@@ -1,6 +1,6 @@
 """The command `directgp inspect`: describe a model."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -25,8 +25,6 @@ def inspect(model: ModelArgument, json: Json = False, debug: Debug = False) -> N
 
 def _card_sections(card: Any) -> Iterable[str]:
     """Yield the sections of the text: the table, and its columns."""
-    from directgp.datasets.encoding import CategoryColumn
-
     task = card.task
     if card.classes is not None:
         two = f"{card.classes[1]!r} against {card.classes[0]!r}"
@@ -40,13 +38,31 @@ def _card_sections(card: Any) -> Iterable[str]:
         "directgp": card.directgp,
     }
     yield "\n".join(["Trained on", *(entry(name, text) for name, text in lines.items())])
-    columns = card.encoding.columns
-    numbers = [column.name for column in columns if not isinstance(column, CategoryColumn)]
-    kind = "numbers" if len(numbers) > 1 else "a number"
-    items = [f"{', '.join(numbers)}: {kind}"] if numbers else []
-    items += [
-        f"{column.name}: a category, {column.base} (base), {', '.join(column.levels)}"
-        for column in columns
-        if isinstance(column, CategoryColumn)
-    ]
-    yield "\n".join(["Columns", *map(bullet, items)])
+    yield "\n".join(["Columns", *map(bullet, _column_lines(card.encoding.columns))])
+
+
+def _column_lines(columns: Sequence[Any]) -> Iterable[str]:
+    """Yield what the columns are; columns of one kind have one line, but for levels."""
+    from directgp.datasets.encoding import CategoryColumn, LevelColumn, PlaceColumn, TimeColumn
+
+    kinds = {"times": TimeColumn, "a place": PlaceColumn}
+    special = (*kinds.values(), CategoryColumn, LevelColumn)
+    numbers = [column.name for column in columns if not isinstance(column, special)]
+    if numbers:
+        yield f"{', '.join(numbers)}: {'numbers' if len(numbers) > 1 else 'a number'}"
+    for words, kind in kinds.items():
+        if names := [column.name for column in columns if isinstance(column, kind)]:
+            yield f"{', '.join(names)}: {words}"
+    for column in columns:
+        if isinstance(column, CategoryColumn):
+            levels = ", ".join(column.levels)
+            yield f"{column.name}: a category, {column.base} (base), {levels}"
+        elif isinstance(column, LevelColumn):
+            known = [*map(str, column.levels), *(["(missing)"] if column.gaps else [])]
+            more = len(known) - _MAX_SHOWN
+            shown = ", ".join(known[:_MAX_SHOWN]) + (f" and {more:,} more" if more > 0 else "")
+            yield f"{column.name}: a {column.use} of levels, {shown}"
+
+
+_MAX_SHOWN = 20
+"""Levels that are shown of a column of one feature."""

@@ -15,7 +15,7 @@ from pydantic import BaseModel, ConfigDict, Field, StringConstraints, Validation
 
 from directgp.cli.data import Opened
 from directgp.cli.output_paths import check_output_folder, check_writable, held_in
-from directgp.datasets.encoding import CategoryColumn, Encoding
+from directgp.datasets.encoding import CategoryColumn, Encoding, LevelColumn
 from directgp.errors import ModelFileError, cause_of, refuse
 from directgp.files import make_folder, read_bounded, sync_folder, target_of_draft
 from directgp.registry import ROW_CONSTANTS, Task
@@ -41,8 +41,8 @@ class ModelCard(BaseModel):
 
     model_config = ConfigDict(strict=True, frozen=True, extra="forbid")
 
-    format: Literal[1] = 1
-    """Version of this layout."""
+    format: Literal[1, 2] = 1
+    """Version of this layout: 2 with columns of kinds, which earlier versions do not read."""
 
     directgp: Text
     """Version of directgp that wrote the card."""
@@ -191,6 +191,7 @@ def card_of(opened: Opened) -> ModelCard:
     try:
         card = ModelCard(
             **facts,
+            format=1 if opened.encoding.plain else 2,
             directgp=versions()["directgp"],
             rows=len(problem.y),
             header=opened.options.header is not False,
@@ -232,6 +233,10 @@ def _check_columns(encoding: Encoding) -> None:
         if isinstance(column, CategoryColumn):
             texts += [column.base, *column.levels]
             if len({*texts[1:]}) < len(texts) - 1:
+                raise ValueError("levels of a column are not different")
+        elif isinstance(column, LevelColumn):
+            texts += [level for level in column.levels if isinstance(level, str)]
+            if len({*column.levels}) < len(column.levels):
                 raise ValueError("levels of a column are not different")
         elif column.dates:
             _check_dates(column.dates)

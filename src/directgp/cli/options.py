@@ -13,7 +13,7 @@ import typer
 from directgp import registry
 from directgp.cli.terminal import HELP, WrongUsageError, output_option, panel
 from directgp.errors import InvalidInputError
-from directgp.registry import KernelName, Task, likelihoods_of
+from directgp.registry import Task, likelihoods_of
 from directgp.text import joined
 
 DeviceName = Literal["auto", "cpu", "cuda"]
@@ -64,10 +64,7 @@ ModelArgument = Annotated[
 Force = Annotated[bool, output_option("", "Replace the output if it exists.", "--force")]
 Seed = Annotated[int, model_option("NUMBER", "Random seed.", callback=_check_seed)]
 Device = Annotated[DeviceName, model_option("NAME", f"{joined(get_args(DeviceName), 'or')}.")]
-Kernel = Annotated[
-    Literal["auto", KernelName],
-    model_option("NAME", f"auto, {joined(get_args(KernelName), 'or')}."),
-]
+Kernel = Annotated[str, model_option("NAME|TEXT", HELP["data"]["kernel"])]
 Inducing = Annotated[str, model_option("auto|NUMBER", "Number of inducing inputs.")]
 
 
@@ -132,6 +129,7 @@ class DataOptions(FileOptions):
     categories: Annotated[list[str] | None, data_option("COLUMN,…", HELP["data"]["categories"])] = (
         None
     )
+    columns: Annotated[list[str] | None, data_option("NAME=KIND,…", HELP["data"]["columns"])] = None
     missing: Annotated[registry.Missing, data_option("NAME", HELP["data"]["missing"])] = "error"
     drop_missing: Annotated[
         bool, data_option("", "The same as --missing drop.", "--drop-missing")
@@ -152,7 +150,7 @@ class DataOptions(FileOptions):
             if option == "--no-header":
                 new["header"] = False
             else:
-                several = name in ("drop", "categories")
+                several = name in ("drop", "categories", "columns")
                 new[name] = [*(getattr(self, name) or ()), *values] if several else values[0]
         return replace(self, **new)
 

@@ -223,7 +223,6 @@ def _write(
     import numpy as np
     import pyarrow as pa
 
-    from directgp.cli.data import named_columns
     from directgp.cli.output_paths import writing
 
     kinds = {PREDICTED_LABEL: pa.string()}
@@ -238,7 +237,7 @@ def _write(
             stop = min(start + _BLOCK, len(rows.X))
             usable = rows.usable[start:stop]
             usable_rows = start + np.flatnonzero(usable)
-            X = named_columns(rows.X[usable_rows], card.encoding.feature_names)
+            X = card.encoding.table(rows.X[usable_rows])
             of_inputs: dict[str, Any] = {}
             of_targets: dict[str, Any] = {}
             if rows.row_values is not None:

@@ -135,8 +135,15 @@ def guess_format(column: pa.ChunkedArray, decimals: Sequence[Mark]) -> NumberFor
         # A text file would have been read as numbers.
         plain = best.decimal == decimals[0] and not numbers.unusual and not len(numbers.bad)
         return None if plain and numbers.distinct <= MAX_LEVELS_ALWAYS else best
-    dates = _guess_dates(column)
+    dates = guess_dates(column)
     return NumberFormat(dates=dates) if dates else None
+
+
+def number_format(column: pa.ChunkedArray, decimals: Sequence[Mark]) -> NumberFormat | None:
+    """Return how most texts of a column are read as numbers; None if none is a number."""
+    read = {form: read_numbers(column, form) for form in map(NumberFormat, decimals)}
+    best = min(read, key=lambda form: len(read[form].bad))
+    return best if read[best].distinct else None
 
 
 def read_numbers(column: pa.ChunkedArray, form: NumberFormat) -> ReadNumbers:
@@ -150,7 +157,7 @@ def read_numbers(column: pa.ChunkedArray, form: NumberFormat) -> ReadNumbers:
         raise TypeError(f"values of type {column.type}")
     coded = trim(column).combine_chunks().dictionary_encode()
     texts = coded.dictionary.to_pylist()
-    one = _days_of_text if form.dates else _number_of_text
+    one = _days_of_text if form.dates else number_of_text
     read = [one(text, form) for text in texts]
     # The last entry stands for missing text.
     values = np.array([np.nan if number is None else number[0] for number in read] + [np.nan])
@@ -185,7 +192,7 @@ def currencies(column: pa.ChunkedArray) -> list[str]:
     return sorted({_SIGNS.get(sign, sign) for sign in signs})
 
 
-def _number_of_text(text: str, form: NumberFormat) -> tuple[float, bool] | None:
+def number_of_text(text: str, form: NumberFormat) -> tuple[float, bool] | None:
     """Return the number, and whether the text is unusual; None if it is no number."""
     if form.boolean and text.lower() in ("true", "false"):
         return float(text.lower() == "true"), False
@@ -218,7 +225,7 @@ _MAYBE_DATE = re.compile(r"\d.{4,}|\D+\s+\d.*", re.DOTALL)
 """Texts that a format may match; the check avoids slow failures of `strptime`."""
 
 
-def _guess_dates(column: pa.ChunkedArray) -> str:
+def guess_dates(column: pa.ChunkedArray) -> str:
     """Return the format of most texts; empty if they are not dates."""
     texts = trim(column).drop_null().unique().to_pylist()[:_DATES_TRIED]
     if sum(map(bool, map(_MAYBE_DATE.fullmatch, texts))) < _MOSTLY * len(texts):

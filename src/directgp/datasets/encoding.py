@@ -1,15 +1,14 @@
 """Encode the columns of a table as numeric features."""
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Annotated, Literal, NamedTuple, final
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 from numpy.typing import NDArray
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, model_validator
 from typing_extensions import override
 
 from directgp.datasets.columns import (
@@ -18,6 +17,7 @@ from directgp.datasets.columns import (
     Mark,
     NumberFormat,
     drop_options,
+    is_missing,
     kind_of,
     level_counts,
     read_numbers,
@@ -25,8 +25,15 @@ from directgp.datasets.columns import (
     to_numbers,
     trim,
 )
+from directgp.datasets.levels import (
+    UNSEEN,
+    code_levels,
+    learn_levels,
+    level_values,
+    levels_of_codes,
+)
 from directgp.errors import InvalidInputError, InvalidTableError, TableProblem, refuse
-from directgp.registry import Missing
+from directgp.registry import ColumnKind, Missing
 from directgp.text import number, plural, suggestion, visible
 
 _ROWS_PER_LEVEL = 20
@@ -40,6 +47,19 @@ _MAX_REASONS = 8
 
 MISSING_LEVEL = "(missing)"
 """Name of the level of missing values."""
+
+
+LEVEL_KINDS: tuple[ColumnKind, ...] = ("category", "group")
+"""Kinds of columns whose values are levels."""
+
+_MAX_DAYS = 2_932_896.0
+"""Days from 1970 to the year 9999; Python has no later dates."""
+
+_MIN_DAYS = -719_162.0
+"""Days from 1970 to the year 1."""
+
+_MICROSECONDS_OF_DAY = 86_400_000_000
+"""Microseconds of a day."""
 
 
 class Fault(NamedTuple):
@@ -59,12 +79,8 @@ class _Record(BaseModel):
     model_config = ConfigDict(frozen=True, strict=True, extra="forbid")
 
 
-@final
-class NumberColumn(_Record):
+class _Numbers(_Record):
     """A column of numbers, used unchanged; dates are days since 1970."""
-
-    kind: Literal["number"] = "number"
-    """Tag in a file."""
 
     name: str
     """Name of the column."""
@@ -119,6 +135,93 @@ class NumberColumn(_Record):
             yield Fault(np.flatnonzero(missing), f"{self.name} is missing", False)
         features[:, 0] = np.where(infinite, np.nan, read.values)
 
+    def arrays(self, features: NDArray[np.float64]) -> list[pa.Array]:
+        """Return the features for an estimator."""
+        return [pa.array(features[:, 0])]
+
+
+@final
+class NumberColumn(_Numbers):
+    """A column of numbers, used unchanged; dates are days since 1970."""
+
+    kind: Literal["number"] = "number"
+    """Tag in a file."""
+
+    @property
+    def kinds(self) -> dict[str, ColumnKind]:
+        """The kind of the feature."""
+        return {self.name: "number"}
+
+
+@final
+class TimeColumn(_Numbers):
+    """A column of times: dates, which estimators get as dates, or numbers."""
+
+    kind: Literal["time"] = "time"
+    """Tag in a file."""
+
+    @property
+    def kinds(self) -> dict[str, ColumnKind]:
+        """The kind of the feature."""
+        return {self.name: "time"}
+
+    @override
+    def fill(
+        self, column: pa.ChunkedArray, features: NDArray[np.float64], decimal: Mark | None
+    ) -> Iterator[Fault]:
+        """Write the values to the features, of shape (n, 1), and yield the faults."""
+        yield from super().fill(column, features, decimal)
+        if self.dates:
+            days = features[:, 0]
+            late = (days < _MIN_DAYS) | (days > _MAX_DAYS)
+            features[late, 0] = np.nan
+            if late.any():
+                reason = f"{self.name} is not between the years 1 and 9999"
+                yield Fault(np.flatnonzero(late), reason, False)
+
+    @override
+    def arrays(self, features: NDArray[np.float64]) -> list[pa.Array]:
+        """Return dates and times, or numbers, for an estimator."""
+        if not self.dates:
+            return super().arrays(features)
+        days = features[:, 0]
+        missing = np.isnan(days)
+        since = np.rint(np.where(missing, 0.0, days) * _MICROSECONDS_OF_DAY).astype(np.int64)
+        return [pa.array(since, pa.timestamp("us"), mask=missing)]
+
+
+@final
+class PlaceColumn(_Numbers):
+    """A column of latitudes or longitudes in degrees."""
+
+    kind: Literal["place"] = "place"
+    """Tag in a file."""
+
+    largest: Literal[90, 360]
+    """Largest magnitude: 90 of a latitude, 360 of a longitude."""
+
+    @property
+    def kinds(self) -> dict[str, ColumnKind]:
+        """The kind of the feature."""
+        return {self.name: "place"}
+
+    @property
+    def angles(self) -> str:
+        """What the values are, in words."""
+        return "latitude" if self.largest == 90 else "longitude"
+
+    @override
+    def fill(
+        self, column: pa.ChunkedArray, features: NDArray[np.float64], decimal: Mark | None
+    ) -> Iterator[Fault]:
+        """Write the values to the features, of shape (n, 1), and yield the faults."""
+        yield from super().fill(column, features, decimal)
+        for row in np.flatnonzero(np.abs(features[:, 0]) > self.largest).tolist():
+            got = f"{self.name} is {number(features[row, 0])}"
+            reason = f"{got}, not a {self.angles} from −{self.largest} to {self.largest} degrees"
+            features[row, 0] = np.nan
+            yield Fault(np.array([row]), reason, False)
+
 
 @final
 class CategoryColumn(_Record):
@@ -149,32 +252,111 @@ class CategoryColumn(_Record):
         """Names such as ``sex=M``, one for each level but the base."""
         return tuple(f"{self.name}={level}" for level in self.levels)
 
+    @property
+    def kinds(self) -> dict[str, ColumnKind]:
+        """The kinds of the features."""
+        return dict.fromkeys(self.feature_names, "number")
+
     def fill(
         self, column: pa.ChunkedArray, features: NDArray[np.float64], _decimal: Mark | None
     ) -> Iterator[Fault]:
         """Write the 0/1 columns to the features, which start at 0, and yield the faults."""
-        if kind_of(column.type) == "other":
-            got = f"values of type {column.type}"
-            refuse(f"Column {self.name!r}", "categories, as in training", got)
-        text = trim(column)
+        _check_has_levels(self.name, column)
         levels = [self.base, *self.levels]
-        missing = np.asarray(text.is_null())
-        level = pc.index_in(text, value_set=pa.array(levels, pa.string())).fill_null(-1).to_numpy()
+        coded = code_levels(column, levels)
+        missing = np.isnan(coded.codes)
+        level = np.where(missing, UNSEEN, coded.codes).astype(np.int64)
         if MISSING_LEVEL in levels:
             level = np.where(missing, levels.index(MISSING_LEVEL), level)
         elif missing.any():
             used = f" (predicted as {self.base!r})" if self.imputed else ""
             yield Fault(np.flatnonzero(missing), f"{self.name} is missing{used}", self.imputed)
-        unseen = np.flatnonzero((level < 0) & ~missing)
-        new = text.take(pa.array(unseen)).combine_chunks().dictionary_encode()
-        codes = new.indices.to_numpy()
-        order = np.argsort(codes, kind="stable")
-        groups = np.split(unseen[order], np.flatnonzero(np.diff(codes[order])) + 1)
-        for name, rows in zip(new.dictionary.to_pylist(), groups, strict=False):
-            why = f"{self.name} is {name!r}, not seen in training (predicted as {self.base!r})"
+        for value, rows in coded.unseen:
+            why = f"{self.name} is {value!r}, not seen in training (predicted as {self.base!r})"
             yield Fault(rows, why, True)
         rows = np.flatnonzero(level > 0)
         features[rows, level[rows] - 1] = 1.0
+
+    def arrays(self, features: NDArray[np.float64]) -> list[pa.Array]:
+        """Return the features for an estimator."""
+        return [pa.array(feature) for feature in features.T]
+
+
+@final
+class LevelColumn(_Record):
+    """A column of levels of a category or a group, encoded as one column of codes."""
+
+    kind: Literal["level"] = "level"
+    """Tag in a file."""
+
+    name: str
+    """Name of the column."""
+
+    use: Literal["category", "group"]
+    """What the levels are for an estimator."""
+
+    levels: tuple[int | FiniteFloat | str, ...]
+    """The levels in order, all text or all numbers; their codes are 0, 1, …"""
+
+    decimal: Literal[".", ","] = "."
+    """Decimal mark of numbers in text."""
+
+    imputed: bool = False
+    """Whether missing values are a level, or an unseen one if there were none in training."""
+
+    gaps: bool = False
+    """Whether values were missing in training."""
+
+    @model_validator(mode="after")
+    def _of_one_type(self) -> "LevelColumn":
+        if len({isinstance(level, str) for level in self.levels}) != 1:
+            raise ValueError("levels of a column are not all text or all numbers")
+        return self
+
+    @property
+    def verbatim(self) -> bool:
+        """Whether a text file has to be read as text: the level 007 is no number."""
+        return isinstance(self.levels[0], str)
+
+    @property
+    def feature_names(self) -> tuple[str, ...]:
+        """The name of the column."""
+        return (self.name,)
+
+    @property
+    def kinds(self) -> dict[str, ColumnKind]:
+        """The kind of the feature."""
+        return {self.name: self.use}
+
+    def fill(
+        self, column: pa.ChunkedArray, features: NDArray[np.float64], decimal: Mark | None
+    ) -> Iterator[Fault]:
+        """Write the codes to the features, of shape (n, 1), and yield the faults.
+
+        A level that training did not have is `UNSEEN`; a missing one is NaN if training had some.
+        """
+        _check_has_levels(self.name, column)
+        coded = code_levels(column, self.levels, decimal or self.decimal)
+        for value, rows in coded.unseen:
+            reason = f"{self.name} is {value!r}, not seen in training (predicted as a new level)"
+            yield Fault(rows, reason, True)
+        missing = np.isnan(coded.codes)
+        features[:, 0] = coded.codes
+        if missing.any() and not self.gaps:
+            taken = " (predicted as a new level)" if self.imputed else ""
+            yield Fault(np.flatnonzero(missing), f"{self.name} is missing{taken}", self.imputed)
+            features[missing, 0] = UNSEEN
+
+    def arrays(self, features: NDArray[np.float64]) -> list[pa.Array]:
+        """Return the levels for an estimator, null where they are missing."""
+        return [levels_of_codes(features[:, 0], self.levels)]
+
+
+def _check_has_levels(name: str, column: pa.ChunkedArray) -> None:
+    """Raise `InvalidInputError` for lists and the like."""
+    if kind_of(column.type) == "other":
+        got = f"values of type {column.type}"
+        refuse(f"Column {name!r}", "categories, as in training", got)
 
 
 @contextmanager
@@ -188,7 +370,9 @@ def collected(problems: list[TableProblem]) -> Iterator[None]:
         problems.append(TableProblem(str(error)))
 
 
-Column = Annotated[NumberColumn | CategoryColumn, Field(discriminator="kind")]
+AnyColumn = NumberColumn | TimeColumn | PlaceColumn | CategoryColumn | LevelColumn
+
+Column = Annotated[AnyColumn, Field(discriminator="kind")]
 
 
 @final
@@ -259,21 +443,28 @@ class Encoding(_Record):
         formats: Mapping[str, NumberFormat] | None = None,
         missing: Missing = "error",
         row_numbers: NDArray[np.int64] | None = None,
+        kinds: Mapping[str, ColumnKind] | None = None,
     ) -> "Encoding":
         """Return the encoding of columns of numbers and categories.
 
         A column that has only one value is left out. `formats` says how the text of columns was
         read as numbers. `row_numbers` are those of the rows in their file, for errors; 1, 2, … by
-        default.
+        default. `kinds` are those of some columns; text without a kind has 0/1 columns.
         """
         if row_numbers is None:
             row_numbers = np.arange(1, table.num_rows + 1)
-        columns = list[Column]()
+        columns = list[AnyColumn]()
         problems = list[TableProblem]()
+        place = [name for name, kind in (kinds or {}).items() if kind == "place"]
+        latitude = latitude_of(place) if place else None
         for name in table.column_names:
             with collected(problems):
                 form = (formats or {}).get(name, NumberFormat())
-                column = _learn_column(name, table.column(name), form, missing, row_numbers)
+                values = table.column(name)
+                use = (kinds or {}).get(name, "number")
+                column = _learn_column(name, values, use, form, missing, row_numbers)
+                if isinstance(column, NumberColumn) and use == "place":
+                    column = _as_place(column, values, row_numbers, name == latitude)
                 columns += [] if column is None else [column]
         if problems:
             raise InvalidTableError(problems)
@@ -292,6 +483,18 @@ class Encoding(_Record):
     def feature_names(self) -> tuple[str, ...]:
         """The names of the features, one for each column of X."""
         return tuple(name for column in self.columns for name in column.feature_names)
+
+    @property
+    def kinds(self) -> dict[str, ColumnKind]:
+        """The kind of each feature; of a place the latitude is first."""
+        latitudes = [c for c in self.columns if isinstance(c, PlaceColumn) and c.largest == 90]
+        columns = (*latitudes, *self.columns)
+        return {name: kind for column in columns for name, kind in column.kinds.items()}
+
+    @property
+    def plain(self) -> bool:
+        """Whether every feature is a number."""
+        return {*self.kinds.values()} <= {"number"}
 
     @property
     def verbatim(self) -> tuple[str, ...]:
@@ -325,6 +528,16 @@ class Encoding(_Record):
             start = stop
         return EncodedRows(features, usable, reasons)
 
+    def table(self, features: NDArray[np.float64]) -> pa.Table:
+        """Return features, of shape (n, d), as a table for an estimator: with levels and dates."""
+        arrays = []
+        start = 0
+        for column in self.columns:
+            stop = start + len(column.feature_names)
+            arrays += column.arrays(features[:, start:stop])
+            start = stop
+        return pa.table(arrays, names=list(self.feature_names))
+
     def apply(self, table: pa.Table) -> NDArray[np.float64]:
         """Return the features of a table, of shape (n, d); raise for rows that cannot be used."""
         encoded = self.encode(table)
@@ -340,6 +553,23 @@ class Encoding(_Record):
 def _learn_column(
     name: str,
     column: pa.ChunkedArray,
+    use: ColumnKind,
+    form: NumberFormat,
+    missing: Missing,
+    row_numbers: NDArray[np.int64],
+) -> AnyColumn | None:
+    """Return how a column is encoded, a place as numbers; None if it has only one value."""
+    if use == "category" or use == "group":
+        return _learn_levels(name, column, use, form, missing, row_numbers)
+    learned = _learn_plain(name, column, form, missing, row_numbers)
+    if use == "time" and isinstance(learned, NumberColumn):
+        return _as_time(learned, column, row_numbers)
+    return learned
+
+
+def _learn_plain(
+    name: str,
+    column: pa.ChunkedArray,
     form: NumberFormat,
     missing: Missing,
     row_numbers: NDArray[np.int64],
@@ -347,13 +577,8 @@ def _learn_column(
     """Return how a column of numbers or categories is encoded; None if it has only one value."""
     if kind_of(column.type) == "number":
         values = to_numbers(column)
-        infinite = np.isinf(values)
+        _check_finite(name, values, row_numbers)
         present = values[~np.isnan(values)]
-        if infinite.any():
-            row = int(infinite.argmax())
-            got = f"{number(values[row])} in row {row_numbers[row]:,}"
-            sentence = f"Column {name!r} must be finite. Got {got}. Correct it, or drop the column."
-            raise InvalidTableError([TableProblem(sentence, {"--drop": (name,)})])
         constant = len(present) == len(values) and (present == present[:1]).all()
         if constant:
             return None
@@ -384,3 +609,78 @@ def _learn_column(
     base = min(counts, key=lambda level: (-counts[level], level))
     levels = tuple(sorted(level for level in counts if level != base))
     return CategoryColumn(name=name, base=base, levels=levels, imputed=imputed)
+
+
+def _check_finite(name: str, values: NDArray[np.float64], row_numbers: NDArray[np.int64]) -> None:
+    """Raise `InvalidTableError` with the first row that is infinite."""
+    infinite = np.isinf(values)
+    if infinite.any():
+        row = int(infinite.argmax())
+        got = f"{number(values[row])} in row {row_numbers[row]:,}"
+        sentence = f"Column {name!r} must be finite. Got {got}. Correct it, or drop the column."
+        raise InvalidTableError([TableProblem(sentence, {"--drop": (name,)})])
+
+
+def _learn_levels(
+    name: str,
+    column: pa.ChunkedArray,
+    use: Literal["category", "group"],
+    form: NumberFormat,
+    missing: Missing,
+    row_numbers: NDArray[np.int64],
+) -> LevelColumn | None:
+    """Return the levels of a category or a group; None if it has only one value."""
+    values = level_values(column)
+    if kind_of(values.type) == "number":
+        _check_finite(name, to_numbers(values), row_numbers)
+    levels = learn_levels(values)
+    imputed = missing in ("level", "impute")
+    gaps = imputed and bool(is_missing(values).any())
+    if len(levels) + gaps < 2:
+        return None
+    return LevelColumn(
+        name=name, use=use, levels=levels, decimal=form.decimal, imputed=imputed, gaps=gaps
+    )
+
+
+def _as_time(
+    column: NumberColumn, values: pa.ChunkedArray, row_numbers: NDArray[np.int64]
+) -> TimeColumn:
+    """Return a column of times; raise `InvalidTableError` for dates that Python does not have."""
+    days = to_numbers(values)
+    wrong = np.flatnonzero((days < _MIN_DAYS) | (days > _MAX_DAYS))
+    if column.dates and len(wrong):
+        sentence = (
+            f"Column {column.name!r} must be of dates from the year 1 to 9999. Got another in row"
+            f" {row_numbers[wrong[0]]:,}. Correct it, or drop the column."
+        )
+        raise InvalidTableError([TableProblem(sentence, {"--drop": (column.name,)})])
+    return TimeColumn(**column.model_dump(exclude={"kind"}))
+
+
+def latitude_of(names: Sequence[str]) -> str:
+    """Return which column of a place is the latitude: by its name, else the first.
+
+    The rule is that of the estimators.
+    """
+    first, second = names
+    longitude_first = first.lower().startswith(("lon", "lng"))
+    latitude_second = second.lower().startswith("lat") and not first.lower().startswith("lat")
+    return second if longitude_first or latitude_second else first
+
+
+def _as_place(
+    column: NumberColumn, values: pa.ChunkedArray, row_numbers: NDArray[np.int64], latitude: bool
+) -> PlaceColumn:
+    """Return a column of angles; raise `InvalidTableError` for one that is too large."""
+    place = PlaceColumn(**column.model_dump(exclude={"kind"}), largest=90 if latitude else 360)
+    degrees = to_numbers(values)
+    wrong = np.flatnonzero(np.abs(degrees) > place.largest)
+    if len(wrong):
+        sentence = (
+            f"Column {column.name!r} of --columns must be {place.angles}s from −{place.largest} to"
+            f" {place.largest} degrees. Got {number(degrees[wrong[0]])} in row"
+            f" {row_numbers[wrong[0]]:,}. Correct it, or use --columns without a place."
+        )
+        raise InvalidTableError([TableProblem(sentence)])
+    return place

@@ -5,7 +5,7 @@ import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import NoReturn, final
+from typing import NoReturn, final, get_args
 
 import numpy as np
 import pyarrow as pa
@@ -18,25 +18,37 @@ from directgp.datasets.columns import (
     complete_rows,
     currencies,
     drop_options,
+    guess_dates,
     guess_format,
     is_missing,
     kind_of,
     missing_counts,
+    number_format,
     other_order,
     read_numbers,
     shown_value,
     trim,
 )
 from directgp.datasets.dialect import DECIMALS
-from directgp.datasets.encoding import CategoryColumn, Encoding, collected
+from directgp.datasets.encoding import (
+    LEVEL_KINDS,
+    CategoryColumn,
+    Encoding,
+    LevelColumn,
+    collected,
+)
+from directgp.datasets.levels import level_values
 from directgp.datasets.readers import refuse_column
 from directgp.datasets.targets import encode_target
 from directgp.errors import InvalidTableError, TableProblem, refuse, require
-from directgp.registry import Dates, Missing, Task
+from directgp.registry import ColumnKind, Dates, Missing, Task
 from directgp.text import NUMBER, counted, listed, number, plural, shell_word
 
 TASKS: tuple[Task, ...] = ("regression", "classification", "count")
 """Kinds of prediction."""
+
+KINDS: tuple[ColumnKind, ...] = get_args(ColumnKind)
+"""Kinds of columns."""
 
 MIN_ROWS = 20
 """Smallest number of rows of a comparison."""
@@ -86,14 +98,25 @@ class Problem:
     one_against_rest: bool = False
     """Whether class 0 is every label but that of class 1."""
 
+    encoding: Encoding | None = None
+    """Encoding of features with kinds, such as levels; None if all are plain numbers."""
+
     @property
     def num_classes(self) -> int:
         """Number of classes; 2 for targets that are no labels."""
         return len(self.classes or (0, 1))
 
+    @property
+    def kinds(self) -> dict[str, ColumnKind]:
+        """Kind of each feature, the latitude of a place first; empty if all are plain numbers."""
+        return {} if self.encoding is None else self.encoding.kinds
+
     def fingerprint(self) -> str:
         """Return the sha256 of names, task, shape and numbers, in hex."""
-        heading = [self.task, self.target, self.feature_names, self.classes, self.X.shape]
+        heading: list[object] = [self.task, self.target, self.feature_names, self.classes]
+        heading.append(self.X.shape)
+        if self.kinds:
+            heading.append([*self.kinds.items()])
         digest = hashlib.sha256(json.dumps(heading).encode())
         for numbers in (self.X, self.y):
             digest.update(np.ascontiguousarray(numbers, dtype="<f8").data)
@@ -126,6 +149,9 @@ class _Columns:
     row_numbers: NDArray[np.int64]
     """The number of each row in its file, from 1."""
 
+    kinds: Mapping[str, ColumnKind]
+    """Kinds of columns that the user gave."""
+
     arrays: dict[str, pa.ChunkedArray] = field(default_factory=dict)
     """Columns that were read, by name."""
 
@@ -145,12 +171,19 @@ class _Columns:
         """Add a column to the arrays, or a problem."""
         column = self.table.column(name)
         kind = kind_of(column.type)
+        use = self.kinds.get(name)
         if column.null_count == len(column) or (kind != "other" and is_missing(column).all()):
             self.refuse_column(name, "has no values")
         elif kind == "other":
             self.refuse_column(name, f"has values of type {column.type}, no numbers or text")
         elif name in self.categories:
             self.arrays[name] = trim(column)
+        elif use in LEVEL_KINDS:
+            self.arrays[name] = level_values(column)
+        elif use == "time":
+            self._read_times(name, column)
+        elif use in ("number", "place"):
+            self._read_only_numbers(name, column)
         elif kind == "time":
             self._read_numbers(name, column, NumberFormat(dates=ISO))
         elif kind == "category" and (form := guess_format(column, self.decimals)) is not None:
@@ -174,10 +207,45 @@ class _Columns:
         sentence = f"The table must have at least {plural(least, 'row')}{gaps}. Got {got}."
         raise InvalidTableError([*self.problems, TableProblem(sentence)])
 
+    def _read_times(self, name: str, column: pa.ChunkedArray) -> None:
+        """Read dates without --dates unless day and month may be exchanged; numbers stay."""
+        kind = kind_of(column.type)
+        if kind == "number":
+            self.arrays[name] = column
+            return
+        dates = ISO if kind == "time" else guess_dates(column)
+        if not dates:
+            self._read_only_numbers(name, column, "dates or numbers")
+            return
+        form = NumberFormat(dates=dates)
+        if self.dates == "error" and other_order(column, form) is not None:
+            first = shown_value(column.drop_null()[0])
+            why = f"Column {name!r} has dates such as {first!r}, whose day or month may be first"
+            remedies = "--dates dmy", "--dates mdy", "--dates days to guess"
+            self.refuse(why, {"--dates": ("days",)}, *remedies)
+            return
+        self._read_numbers(name, column, form)
+
+    def _read_only_numbers(
+        self, name: str, column: pa.ChunkedArray, allowed: str = "numbers"
+    ) -> None:
+        """Read a column that has to be of numbers."""
+        kind = kind_of(column.type)
+        if kind == "number":
+            self.arrays[name] = column
+            return
+        form = None if kind == "time" else number_format(column, self.decimals)
+        if form is None:
+            first = shown_value(column.drop_null()[0])
+            why = f"Column {name!r} of --columns has no {allowed}, but values such as {first!r}"
+            self.refuse(why, {}, "another kind in --columns", drop_options([name]))
+            return
+        self._read_numbers(name, column, form)
+
     def _read_numbers(self, name: str, column: pa.ChunkedArray, form: NumberFormat) -> None:
         first = shown_value(column.drop_null()[0])
         if form.dates:
-            if self.dates == "error":
+            if self.dates == "error" and self.kinds.get(name) != "time":
                 remedy = "another --target" if name == self.target else drop_options([name])
                 why = f"Column {name!r} has dates or times, such as {first!r}"
                 self.refuse(why, {"--dates": ("days",)}, "--dates days", remedy)
@@ -215,8 +283,9 @@ class _Columns:
                 f"{self.row_numbers[row]} has {column[row].as_py()!r}{others}"
             )
             if self.missing == "error":
-                options = "--missing impute", f"--categories {shell_word(name)}"
-                self.refuse(sentence, {"--missing": ("impute",)}, *options)
+                other = f"--categories {shell_word(name)}"
+                other = drop_options([name]) if name in self.kinds else other
+                self.refuse(sentence, {"--missing": ("impute",)}, "--missing impute", other)
                 self.reported.add(name)
             else:
                 self.notes.append(f"{sentence}: taken as missing.")
@@ -235,6 +304,7 @@ def prepare(
     missing: Missing = "error",
     dates: Dates = "error",
     categories: Sequence[str] = (),
+    kinds: Mapping[str, ColumnKind] | None = None,
     positive: str | None = None,
     needed: Sequence[str] = (),
     decimals: Sequence[Mark] = DECIMALS,
@@ -269,6 +339,9 @@ def prepare(
         the month of 1/2/2020 and the day of 1.2.2020 and 1-2-2020.
     categories : sequence of str
         Columns of categories, whatever they look like.
+    kinds : mapping from names to kinds, optional
+        Kinds of columns, as of the parameter `columns` of the estimators. A "category" or a "group"
+        is one feature, of codes of levels; categories without a kind are several of 0 and 1.
     positive : str, optional
         The label of the target that is class 1; the other one, or all others, are class 0.
     needed : sequence of str
@@ -288,7 +361,10 @@ def prepare(
     names = [column_name for column_name in names if column_name not in left_out]
     if row_numbers is None:
         row_numbers = np.arange(1, table.num_rows + 1)
-    read = _Columns(table, target, missing, dates, frozenset(categories), decimals, row_numbers)
+    kinds = _checked_kinds(kinds or {}, table, names, drop, categories)
+    read = _Columns(
+        table, target, missing, dates, frozenset(categories), decimals, row_numbers, kinds
+    )
     read.notes += notes
     read.problems += problems
     if unnamed:
@@ -306,7 +382,8 @@ def prepare(
     if len(rows) < min_rows:
         read.refuse_rows(min_rows, len(rows))
     with collected(read.problems):
-        encoding = Encoding.learn(used.select(names), read.formats, missing, row_numbers[rows])
+        features = used.select(names)
+        encoding = Encoding.learn(features, read.formats, missing, row_numbers[rows], kinds)
     with collected(read.problems):
         labels = used.column(target)
         encoded = encode_target(labels, target, task, positive, row_numbers[rows])
@@ -325,6 +402,12 @@ def prepare(
         refuse("The table", "of a target and features", got, "Add columns to predict it from.")
     varying = set(encoding.column_names)
     constant = [column_name for column_name in names if column_name not in varying]
+    flat = next(
+        (column_name for column_name in constant if kinds.get(column_name) == "place"), None
+    )
+    if flat is not None:
+        got = f"{flat!r}, which has one value only"
+        refuse("--columns", "of a place whose columns vary", got, "Leave the place out.")
     all_notes = [
         *read.notes,
         *encoded.notes,
@@ -333,12 +416,11 @@ def prepare(
     ]
     used = table.select(list(encoding.column_names)).take(pa.array(rows))
     X = encoding.encode(used).X
-    features = encoding.feature_names
     problem = Problem(
         name=name,
         task=encoded.task,
         target=target,
-        feature_names=features,
+        feature_names=encoding.feature_names,
         X=X,
         y=encoded.y,
         classes=encoded.classes,
@@ -347,6 +429,7 @@ def prepare(
         rows=row_numbers[rows] - 1,
         needed=numbers,
         one_against_rest=encoded.one_against_rest,
+        encoding=None if encoding.plain else encoding,
     )
     return problem, encoding
 
@@ -373,7 +456,9 @@ def _rows_to_use(
     imputable = {
         name
         for name in (features if read.missing != "drop" else ())
-        if read.missing == "impute" or kind_of(table.column(name).type) == "category"
+        if read.missing == "impute"
+        or kind_of(table.column(name).type) == "category"
+        or read.kinds.get(name) in LEVEL_KINDS
     }
     dropping = {name: count for name, count in counts.items() if name not in imputable}
     rows = np.flatnonzero(complete_rows(table, dropping))
@@ -396,6 +481,34 @@ def _encoding_notes(encoding: Encoding) -> Iterator[str]:
                 f"Column {column.name!r} is encoded as {plural(len(column.levels), 'column')} of 0"
                 f" and 1; its base level is {column.base!r}."
             )
+        elif isinstance(column, LevelColumn):
+            number_of_levels = plural(len(column.levels), "level")
+            yield f"Column {column.name!r} is a {column.use} of {number_of_levels}."
+
+
+def _checked_kinds(
+    kinds: Mapping[str, ColumnKind],
+    table: pa.Table,
+    features: Sequence[str],
+    drop: Sequence[str],
+    categories: Sequence[str],
+) -> dict[str, ColumnKind]:
+    """Return the kinds of features; raise `InvalidInputError` for kinds of other columns."""
+    who = "A column of --columns"
+    for name, kind in kinds.items():
+        if name not in table.column_names:
+            refuse_column(who, name, table.column_names)
+        if name in categories:
+            allowed = "left out of --categories, which makes columns of 0 and 1"
+            refuse(who, allowed, repr(name), "Leave out one of them.")
+        if name not in features and name not in drop:
+            refuse(who, "a column to predict from, with a name", repr(name))
+        require(kind in KINDS, f"The kind of {name!r}", f"one of {', '.join(KINDS)}", repr(kind))
+    used = {name: kind for name, kind in kinds.items() if name in features}
+    places = [name for name, kind in used.items() if kind == "place"]
+    allowed = "of two columns that are a place, the latitude and the longitude, or of none"
+    require(len(places) in (0, 2), "--columns", allowed, f"{len(places)}")
+    return used
 
 
 def _feature_columns(

@@ -1,7 +1,7 @@
 """Find a data set by its name or its path, and open it as a problem."""
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NoReturn, final
@@ -10,15 +10,16 @@ import pyarrow as pa
 from typing_extensions import override
 
 from directgp.datasets.catalogues import PAPER_SETS, catalogues
+from directgp.datasets.columns import kind_of
 from directgp.datasets.dialect import Reading
 from directgp.datasets.embedded import EMBEDDED, DatasetInfo
-from directgp.datasets.encoding import Encoding
+from directgp.datasets.encoding import LEVEL_KINDS, Encoding
 from directgp.datasets.problem import Problem, prepare
 from directgp.datasets.readers import ReadableTable
 from directgp.datasets.tables import open_table, stem_of, suffix_of, tables_in
 from directgp.datasets.targets import guess_task
 from directgp.errors import InvalidInputError, refuse
-from directgp.registry import Task
+from directgp.registry import ColumnKind, Task
 from directgp.text import did_you_mean, listed, suggestion
 
 FOLDER_VARIABLE = "DIRECTGP_DATA"
@@ -188,7 +189,7 @@ def open_problem(
     reading : Reading, optional
         Decimal mark, encoding, sheet and header of a file; guessed by default.
     task, positive, options
-        As in `prepare`: drop, missing, dates, categories, needed, min_rows.
+        As in `prepare`: drop, missing, dates, categories, kinds, needed, min_rows.
     """
     source = open_source(data, data_dir, reading)
     return prepare_source(source, target=target, task=task, positive=positive, **options)
@@ -204,8 +205,10 @@ def prepare_source(
 ) -> tuple[Problem, Encoding]:
     """Return the problem of a table that has been found, and its encoding."""
     wanted, task = source.choose(target, task, positive)
-    table = source.table.read(as_text=options.get("categories", ()))
     opened = source.table
+    table = _with_levels_as_text(
+        opened.read(as_text=options.get("categories", ())), opened, options.get("kinds") or {}
+    )
     problems = []
     notes = [*source.notes, *opened.notes]
     if opened.irregular:
@@ -226,6 +229,23 @@ def prepare_source(
         row_numbers=opened.row_numbers(table.num_rows),
         **options,
     )
+
+
+def _with_levels_as_text(
+    table: pa.Table, opened: ReadableTable, kinds: Mapping[str, ColumnKind]
+) -> pa.Table:
+    """Return the table with dates that are levels as a text file has them."""
+    dates = [
+        name
+        for name in table.column_names
+        if kinds.get(name) in LEVEL_KINDS and kind_of(table.column(name).type) == "time"
+    ]
+    if dates:
+        texts = opened.read(dates, as_text=dates)
+        for name in dates:
+            place = table.column_names.index(name)
+            table = table.set_column(place, name, texts.column(name))
+    return table
 
 
 def _describe(file: Path, where: str) -> DatasetInfo:

@@ -32,7 +32,7 @@ class Settings(Frozen):
     """Name; "auto" is chosen by the validation rows of each split."""
 
     kernel: str
-    """Name; "auto" is chosen by the validation rows of each split."""
+    """Name, or text of an expression; "auto" is chosen by the validation rows of each split."""
 
     ard: bool | Literal["auto"] = True
     """Lengthscale for each feature; "auto" is chosen by the validation rows."""
@@ -62,7 +62,7 @@ class ModelFacts(Frozen):
     """Name."""
 
     kernel: str
-    """Name, or text of an expression with positions of columns."""
+    """Name, or text of an expression, with positions of columns if they have no names."""
 
     ard: bool | Literal["auto"]
     """Whether each feature has a lengthscale of its own; "auto" for an expression."""

@@ -20,6 +20,7 @@ from directgp.datasets.problem import Problem
 from directgp.errors import ModelFileError, NumericalError
 from directgp.estimators.base import SparseGPEstimator
 from directgp.estimators.explanations import Explained, increases
+from directgp.estimators.kernel_expressions import is_text, with_names
 from directgp.estimators.preprocessing import Scalings
 from directgp.estimators.settings import auto_inducing
 from directgp.experiments.baselines import predict_baseline
@@ -93,6 +94,7 @@ def compare_rows(cell: CompareCell, problem: Problem) -> CellData:
         test=(X[test], y[test]),
         num_training=parts_of(len(y)).training,
         num_classes=problem.num_classes,
+        encoding=problem.encoding,
     )
 
 
@@ -111,7 +113,7 @@ def run_compare_cell(
     else:
         counter = EvaluationCounter()
         model = _fitted(cell, method, data, start, (*monitors, counter))
-        predicted = PredictedTargets.of(model, data.test)
+        predicted = PredictedTargets.of(model, data)
         explained = Explained.of(model)
         facts_of = TrainingFacts.of_mixture if method is DEFAULT else TrainingFacts.of
         facts = facts_of(model, counter.total)
@@ -184,7 +186,7 @@ def _chosen_model(cell: CompareCell, data: CellData, monitors: tuple[Monitor, ..
     """
     settings = cell.settings
     likelihood, kernel, ard = settings.likelihood, settings.kernel, settings.ard
-    if likelihood != "auto" and kernel != "auto" and ard != "auto":
+    if likelihood != "auto" and kernel != "auto" and (ard != "auto" or is_text(kernel)):
         return ModelFacts(likelihood=likelihood, kernel=kernel, ard=ard)
     model = _estimator(cell, data, settings, **_SINGLE, objective=ELBO.objective, beta=1.0)
     model.set_params(num_inducing=settings.num_inducing or auto_inducing(len(data.train[1])))
@@ -231,6 +233,7 @@ def _estimator(
         dtype=settings.dtype,
         device=settings.device,
         missing="impute" if data.has_gaps else "error",
+        columns="auto" if data.encoding is None else data.encoding.kinds,
         random_state=seed_of(cell.seed, cell.repeat),
         **parameters,
     )
@@ -252,10 +255,18 @@ def _fit(
         model.classes_ = np.arange(float(data.num_classes))
         model.threshold_ = 0.5
     X, y = rows
+    if validation_data is not None:
+        validation_data = data.inputs(validation_data[0]), validation_data[1]
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         model._fit(
-            X, y, None, validation_data, classes_known=labels, betas=betas, monitors=monitors
+            data.inputs(X),
+            y,
+            None,
+            validation_data,
+            classes_known=labels,
+            betas=betas,
+            monitors=monitors,
         )
     return model
 
@@ -400,7 +411,13 @@ def model_facts(model: SparseGPEstimator) -> ModelFacts:
     prior = model.posterior_.prior
     structure = prior.structure
     if structure is not None:
-        text = repr(structure.expression)
+        expression = structure.expression
+        names = getattr(model, "feature_names_in_", None)
+        if names is not None:
+            imputation = model.scalings_.imputation
+            names = [*names] if imputation is None else imputation.names([*names])
+            expression = with_names(expression, names)
+        text = repr(expression)
         return ModelFacts(likelihood=likelihood, kernel=text, ard="auto")
     scales = prior.length_scales()
     ard = scales is not None and len(scales) > 1
@@ -445,11 +462,11 @@ class PredictedTargets(NamedTuple):
     """Scaling of the targets."""
 
     @classmethod
-    def of(cls, model: SparseGPEstimator, test: tuple[Array, Array]) -> "PredictedTargets":
-        """Return the predictions of a fitted estimator."""
-        X, y = test
+    def of(cls, model: SparseGPEstimator, data: CellData) -> "PredictedTargets":
+        """Return the predictions of the test rows by a fitted estimator."""
+        X, y = data.test
         scalings = model.scalings_
-        return cls(_mixture_at(model, X), scalings.exact_targets(y), scalings)
+        return cls(_mixture_at(model, X, data), scalings.exact_targets(y), scalings)
 
     def judged(self) -> Judged:
         """Return the scores, computed in float64 on the CPU."""
@@ -457,8 +474,9 @@ class PredictedTargets(NamedTuple):
         return judge_mixture(_on_cpu(self.mixture), y, self.scalings.offset, self.scalings.unit)
 
 
-def _mixture_at(model: SparseGPEstimator, X: Array) -> PredictiveMixture:
+def _mixture_at(model: SparseGPEstimator, X: Array, data: CellData) -> PredictiveMixture:
     """Return the predictive distribution of a fitted estimator, computed in blocks of rows."""
+    X = _encoded(model, X, data)
     starts = range(0, len(X), _ROWS_AT_ONCE)
     blocks = [model._mixture(X[i : i + _ROWS_AT_ONCE], None).components for i in starts]
 
@@ -468,6 +486,14 @@ def _mixture_at(model: SparseGPEstimator, X: Array) -> PredictiveMixture:
         return replace(parts[0], marginals=Marginals(mean, variance))
 
     return PredictiveMixture(tuple(map(whole, zip(*blocks, strict=True))))
+
+
+def _encoded(model: Any, X: Array, data: CellData) -> Array:
+    """Return features as a fitted estimator encodes them: with the codes of its own levels."""
+    if data.encoding is None:
+        return X
+    inputs: Array = model._inputs(data.inputs(X), "compare")
+    return inputs
 
 
 def _on_cpu(mixture: PredictiveMixture) -> PredictiveMixture:
@@ -495,9 +521,13 @@ def _explanation(cell: CompareCell, explained: Explained, data: CellData) -> Exp
     X, y = data.test
     random = np.random.default_rng([cell.seed, cell.repeat])
     targets = y[:_ROWS_SHUFFLED]
+    X = _encoded(explained.model, X, data)
+    coded = explained.model._coded
     importance = increases(lambda rows: explained.nll(rows, targets), X[:_ROWS_SHUFFLED], random)
     relevance = explained.relevance()
-    order = [j for j in np.argsort(-importance, kind="stable") if not np.isnan(X[:, j]).all()]
+    # The report has no curve of levels.
+    gaps = np.asarray(np.isnan(X).all(axis=0))
+    order = [j for j in np.argsort(-importance, kind="stable") if not gaps[j] and j not in coded]
     chosen = np.array(order[:_CURVES] if cell.repeat == 0 else [], dtype=np.int64)
     curves = explained.curves(X, chosen.tolist(), COVERAGE)
     longest = max((curve.shape[1] for curve in curves), default=0)

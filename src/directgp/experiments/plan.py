@@ -7,6 +7,7 @@ from typing import Literal, final, get_args
 
 from directgp.datasets.problem import Problem
 from directgp.errors import refuse, require
+from directgp.estimators.kernel_expressions import is_text
 from directgp.experiments.cell import ELBO, FailedRecord, Frozen, Method, methods_to_compare
 from directgp.experiments.compare_cell import CompareCell, ComparedFit, Settings
 from directgp.experiments.splits import Parts, parts_of
@@ -186,7 +187,7 @@ def make_plan(
     likelihood : str
         A name of the estimators; by default chosen by the validation rows of each split.
     kernel, ard
-        The same; "auto" and None are chosen.
+        The same; "auto" and None are chosen. A kernel may be the text of an expression.
     num_inducing, max_steps
         As `num_inducing` and `max_iter` of the estimators.
     seed : int
@@ -210,7 +211,8 @@ def make_plan(
     for beta in betas or ():
         require(0 <= beta < math.inf, "betas", "finite numbers of at least 0", beta)
     kernels = ("auto", *get_args(KernelName))
-    require(kernel in kernels, "kernel", f"one of {', '.join(kernels)}", repr(kernel))
+    expression = is_text(kernel)
+    require(kernel in kernels or expression, "kernel", f"one of {', '.join(kernels)}", repr(kernel))
     candidates = likelihoods_of(task, True, problem.num_classes)
     several = likelihood is None and len(candidates) > 1
     noise = "auto" if several else chosen_likelihood(task, likelihood, problem.num_classes)
@@ -218,7 +220,8 @@ def make_plan(
         argument = LIKELIHOODS[noise].load().rows.argument
         got = f"{noise!r}, which needs {argument}"
         refuse("likelihood", "one without a constant of each row", got, "Use directgp fit.")
-    one_feature = problem.X.shape[1] == 1
+    require(not expression or ard is None, "ard", "left out with an expression", ard)
+    one_feature = problem.X.shape[1] == 1 and not expression
     parts = parts_of(len(problem.y))
     return Plan(
         data=DataFacts.of(problem, arguments),

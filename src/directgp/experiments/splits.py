@@ -1,11 +1,12 @@
 """Split the rows of a problem into training, validation and test rows."""
 
 from dataclasses import dataclass
-from typing import NamedTuple, final
+from typing import Any, NamedTuple, final
 
 import numpy as np
 from numpy.typing import NDArray
 
+from directgp.datasets.encoding import Encoding
 from directgp.datasets.problem import Problem
 from directgp.errors import require
 from directgp.estimators.preprocessing import Scalings
@@ -100,6 +101,13 @@ class CellData(NamedTuple):
 
     num_classes: int = 2
     """Classes of the table, of which a part may lack some."""
+
+    encoding: Encoding | None = None
+    """Encoding of features with kinds, such as levels; None if all are plain numbers."""
+
+    def inputs(self, X: Array) -> Any:
+        """Return features for an estimator: an array, or a table with levels and dates."""
+        return X if self.encoding is None else self.encoding.table(X)
 
     @property
     def has_gaps(self) -> bool:

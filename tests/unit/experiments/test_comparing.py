@@ -341,9 +341,10 @@ def test_scores_leave_the_model_where_it_is() -> None:
 def test_gaps_in_test_rows_alone_are_imputed() -> None:
     given = problem()
     cell = plan(given, methods=("auto",)).cell(DEFAULT, 0, 30)
-    train, validation, (X, y), number, _ = compare_rows(cell, given)
+    data = compare_rows(cell, given)
+    X, y = data.test
     holes = np.column_stack([X[:, 0], np.full(len(X), np.nan)])
-    found = run_compare_cell(cell, CellData(train, validation, (holes, y), number))
+    found = run_compare_cell(cell, data._replace(test=(holes, y)))
     assert math.isfinite(found.outcome.scores["nll"])
     assert found.arrays["features"].tolist() == [0]
 
