@@ -136,7 +136,7 @@ USAGE = [
         "predict reg reg.csv --out p.csv --coverage 90",
         "--interval must be numbers between 0 and 1. Got '90'.",
     ),
-    ("inspect", "Missing argument 'MODEL'. See 'directgp inspect --help'."),
+    ("inspect", "Missing argument 'MODEL|DATA'. See 'directgp inspect --help'."),
     ("datasets --folder x", "No such option: --folder. See 'directgp datasets --help'."),
     ("compare reg.csv --bogus x", "No such option: --bogus. See 'directgp compare --help'."),
     (

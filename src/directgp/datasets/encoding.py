@@ -592,9 +592,7 @@ def _learn_plain(
     text = trim(column)
     counts = level_counts(text)
     rows = len(text) - text.null_count
-    if len(counts) == rows > 2 or (
-        len(counts) > MAX_LEVELS_ALWAYS and len(counts) > min(rows / _ROWS_PER_LEVEL, _MAX_LEVELS)
-    ):
+    if not recurs(len(counts), rows):
         sentence = (
             f"Column {name!r} must be of categories that recur. Got {len(counts):,} different texts"
             f" in {rows:,} rows, such as {next(iter(counts))!r}. Leave out identifiers and free"
@@ -609,6 +607,12 @@ def _learn_plain(
     base = min(counts, key=lambda level: (-counts[level], level))
     levels = tuple(sorted(level for level in counts if level != base))
     return CategoryColumn(name=name, base=base, levels=levels, imputed=imputed)
+
+
+def recurs(num_levels: int, rows: int) -> bool:
+    """Return whether text with so many levels is categories, not identifiers or free text."""
+    few = num_levels <= MAX_LEVELS_ALWAYS or num_levels <= min(rows / _ROWS_PER_LEVEL, _MAX_LEVELS)
+    return few and not num_levels == rows > 2
 
 
 def _check_finite(name: str, values: NDArray[np.float64], row_numbers: NDArray[np.int64]) -> None:
