@@ -9,6 +9,7 @@ from typing import Any, NamedTuple, cast
 import numpy as np
 import torch
 from jaxtyping import Float64
+from scipy.special import i0e
 
 from directgp.export.program import Value, concatenate
 from directgp.kernels import (
@@ -172,10 +173,14 @@ def _linear(part: Part, x: Value, Z: Rows, values: Values) -> KernelProgram:
 
 
 def _periodic(part: Part, x: Value, Z: Rows, values: Values) -> KernelProgram:
-    """exp(−2 sin²(π(x − z)/p)/ℓ²)."""
+    """exp(−2 sin²(π(x − z)/p)/ℓ²), less its mean and scaled to 1 at x = z."""
     angle = (x - Z.T) * (math.pi / values["period"].item())
-    ratio = angle.sin() / float(values["lengthscale"].item())
-    return KernelProgram((-2.0 * ratio * ratio).exp())
+    lengthscale = float(values["lengthscale"].item())
+    ratio = angle.sin() / lengthscale
+    mean = float(i0e(1 / lengthscale**2))
+    e = (-2.0 * ratio * ratio).exp()
+    # Subtract last: ONNX Runtime moves a factor before a matrix product into it, in float32.
+    return KernelProgram(e * (1 / (1 - mean)) - mean / (1 - mean))
 
 
 def _group(part: Part, x: Value, Z: Rows, values: Values) -> KernelProgram:

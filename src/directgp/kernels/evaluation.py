@@ -8,8 +8,8 @@ from typing import NamedTuple
 from torch import Tensor
 
 from directgp.kernels.parts.base import Part, Values
-from directgp.kernels.structured import StructuredNatural, places
-from directgp.numerics.arrays import Array, library_of, zeros
+from directgp.kernels.structured import StructuredNatural
+from directgp.numerics.arrays import Array, add_to_columns, columns_of, library_of, zeros
 
 # For K = Σ_t π_t Π_j κ_tj and the gradient G of a loss in K,
 #
@@ -68,7 +68,7 @@ def evaluate(kernel: KernelArrays, a: Array, b: Array, *, exact: bool) -> Kernel
     xp = library_of(b)
     parts = kernel.parts
     evaluations = [
-        part.evaluate(a[..., places(part)], b[..., places(part)], values, exact)
+        part.evaluate(columns_of(a, part.positions), columns_of(b, part.positions), values, exact)
         for part, values in zip(parts, kernel.values, strict=True)
     ]
     factors = [evaluation.value for evaluation in evaluations]
@@ -94,7 +94,7 @@ def evaluate(kernel: KernelArrays, a: Array, b: Array, *, exact: bool) -> Kernel
                 gradient = evaluation.backward(through)
                 by_value[-1] = gradient.parameters
                 if gradient.inputs is not None:
-                    inputs[..., places(part)] += gradient.inputs
+                    add_to_columns(inputs, part.positions, gradient.inputs)
         return KernelGradient(inputs, by_value, xp.stack(by_share, -1))
 
     return KernelEvaluation(value, backward)
@@ -132,7 +132,7 @@ def evaluate_variance(kernel: KernelArrays, b: Array) -> KernelVariance | None:
         return None
     xp = library_of(b)
     evaluations = {
-        j: part.evaluate_variance(b[..., places(part)], kernel.values[j])
+        j: part.evaluate_variance(columns_of(b, part.positions), kernel.values[j])
         for j, part in enumerate(parts)
         if not part.unit_variance
     }

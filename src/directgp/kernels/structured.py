@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from functools import reduce
 from operator import add, mul
-from typing import Any, NamedTuple, cast, final
+from typing import NamedTuple, cast, final
 
 import torch
 from jaxtyping import Float
@@ -14,6 +14,7 @@ from directgp.kernels.columns import ColumnFacts
 from directgp.kernels.expression import ColumnName, Expression, Leaf
 from directgp.kernels.parsing import parse
 from directgp.kernels.parts.base import Link, Part
+from directgp.numerics.arrays import columns_of
 from directgp.numerics.special import softplus, softplus_inverse
 from directgp.shapes import Inputs
 from directgp.text import listed
@@ -184,7 +185,9 @@ class StructuredKernel(nn.Module):
     ) -> Float[Tensor, "*batch m n"]:
         """Return k(x, x′) for every pair, or the sum of some of its terms, with a tape."""
         factors = [
-            part.covariance(X1[..., places(part)], X2[..., places(part)], _like(X2, values))
+            part.covariance(
+                columns_of(X1, part.positions), columns_of(X2, part.positions), _like(X2, values)
+            )
             for part, values in zip(self._parts, self.values(), strict=True)
         ]
         return self._sum(factors, self.shares.to(X2)[..., None, None, :], terms)
@@ -194,7 +197,7 @@ class StructuredKernel(nn.Module):
     ) -> Float[Tensor, "*batch n"]:
         """Return k(x, x) of each input, or the sum of some of its terms, with a tape."""
         factors = [
-            part.variance(X[..., places(part)], _like(X, values))
+            part.variance(columns_of(X, part.positions), _like(X, values))
             for part, values in zip(self._parts, self.values(), strict=True)
         ]
         return self._sum(factors, self.shares.to(X)[..., None, :], terms)
@@ -245,14 +248,6 @@ def _bound(leaf: Leaf, coded: Sequence[int]) -> Part:
 
 def _raw_name(index: int, name: str) -> str:
     return f"raw_{index}_{name}"
-
-
-def places(part: Part) -> Any:
-    """Return the positions of the columns of a part: a slice if they are adjacent."""
-    positions = [*map(int, part.columns)]
-    first, count = positions[0], len(positions)
-    adjacent = positions == [*range(first, first + count)]
-    return slice(first, first + count) if adjacent else positions
 
 
 def _like(X: Tensor, values: Mapping[str, Tensor]) -> dict[str, Tensor]:

@@ -1,20 +1,19 @@
 """Split a kernel into summands: its terms, and the effects of single columns and of pairs."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cache, reduce
 from itertools import combinations
 from operator import mul
 from typing import final
 
-import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from directgp.kernels.parts import Additive, Linear, Periodic
+from directgp.kernels.parts import Additive, Linear
 from directgp.kernels.parts.base import Part
-from directgp.kernels.parts.stationary import DistancePart
-from directgp.kernels.structured import StructuredKernel, places
+from directgp.kernels.structured import StructuredKernel
+from directgp.numerics.arrays import columns_of
 
 # A term that is a single Additive part is split further: with the effect κ_d of column d,
 #
@@ -38,12 +37,6 @@ class Summand:
     effect: tuple[int, ...] = ()
     """Numbers of the columns of the effect, among those of the part that is the only term."""
 
-    levels: tuple[int, ...] = ()
-    """Numbers of the terms of which the summand has the level, those of seasons.
-
-    `terms` have seasons around 0.
-    """
-
 
 def split_part(kernel: StructuredKernel, term: int) -> Part | None:
     """Return the part whose effects are the summands of a term; None if the term is one."""
@@ -53,24 +46,8 @@ def split_part(kernel: StructuredKernel, term: int) -> Part | None:
     return part if len(factors) == 1 and several else None
 
 
-def season_of(kernel: StructuredKernel, term: int) -> int | None:
-    """Return the number of the part that is a season around a level; None without one."""
-    factors = kernel.terms[term]
-    seasons = [j for j in factors if isinstance(kernel.parts[j], Periodic)]
-    others = [kernel.parts[j] for j in factors if j not in seasons]
-    if len(seasons) != 1:
-        return None
-    columns = kernel.parts[seasons[0]].columns
-    along = all(isinstance(part, DistancePart) and part.columns == columns for part in others)
-    return seasons[0] if along else None
-
-
 def summands_of(kernel: StructuredKernel) -> list[Summand]:
-    """Return the summands of a kernel, in the order of its terms.
-
-    The level of a season belongs to the first smooth trend of the same column, else to a linear
-    one, else it is a summand of its own.
-    """
+    """Return the summands of a kernel, in the order of its terms."""
     summands: list[Summand] = []
     for term in range(len(kernel.terms)):
         part = split_part(kernel, term)
@@ -81,28 +58,7 @@ def summands_of(kernel: StructuredKernel) -> list[Summand]:
         orders = (1, 2) if isinstance(part, Additive) and part.order == 2 else (1,)
         effects = [effect for order in orders for effect in combinations(columns, order)]
         summands += [Summand((term,), effect) for effect in effects]
-    for term in range(len(kernel.terms)):
-        season = season_of(kernel, term)
-        if season is None:
-            continue
-        trend = _trend_along(kernel, kernel.parts[season].columns)
-        if trend is None:
-            summands.append(Summand((), levels=(term,)))
-            continue
-        index = [summand.terms for summand in summands].index((trend,))
-        before = summands[index]
-        summands[index] = replace(before, levels=(*before.levels, term))
     return summands
-
-
-def _trend_along(kernel: StructuredKernel, columns: tuple[object, ...]) -> int | None:
-    """Return the number of the term that is a trend along a column; None without one."""
-    for kind in (DistancePart, Linear):
-        for term, factors in enumerate(kernel.terms):
-            part = kernel.parts[factors[0]]
-            if len(factors) == 1 and isinstance(part, kind) and part.columns == columns:
-                return term
-    return None
 
 
 def factors_of(kernel: StructuredKernel, summand: Summand) -> list[Part]:
@@ -117,31 +73,8 @@ def factors_of(kernel: StructuredKernel, summand: Summand) -> list[Part]:
 
 
 def numbers_of_factors(kernel: StructuredKernel, summand: Summand) -> list[int]:
-    """Return the numbers of the parts of the terms of a summand, or of the level that it is."""
-    if summand.terms:
-        return [j for term in summand.terms for j in kernel.terms[term]]
-    (term,) = summand.levels
-    return [j for j in kernel.terms[term] if j != season_of(kernel, term)]
-
-
-def part_of_variance(kernel: StructuredKernel, summand: Summand) -> float:
-    """Return π_t of the terms of a summand, times 1 − c or c of a season or its level."""
-    natural = kernel.natural()
-    total = 0.0
-    for term in {*summand.terms, *(() if summand.terms else summand.levels)}:
-        share = float(natural.shares[..., term].mean())
-        season = season_of(kernel, term)
-        if season is not None:
-            level = float(level_of(natural.values[season]).mean())
-            share *= 1 - level if summand.terms else level
-        total += share
-    return total
-
-
-def level_of(values: Mapping[str, Tensor]) -> Tensor:
-    """Return c of a Periodic part, of shape (*batch, 1, 1)."""
-    level: Tensor = torch.special.i0e(values["lengthscale"] ** -2)
-    return level
+    """Return the numbers of the parts of the terms of a summand."""
+    return [j for term in summand.terms for j in kernel.terms[term]]
 
 
 def positions_of(kernel: StructuredKernel, summand: Summand) -> list[int]:
@@ -158,9 +91,11 @@ def covariances(
     """Yield the covariance of each pair under each summand, from factors that are computed once."""
 
     def covariance(part: Part, values: Mapping[str, Tensor]) -> Tensor:
-        return part.covariance(X1[..., places(part)], X2[..., places(part)], values)
+        return part.covariance(
+            columns_of(X1, part.positions), columns_of(X2, part.positions), values
+        )
 
-    return _evaluated(kernel, X2, summands, covariance, (X1.shape[-2], X2.shape[-2]))
+    return _evaluated(kernel, X2, summands, covariance, axes=2)
 
 
 def variances(
@@ -169,9 +104,9 @@ def variances(
     """Yield the variance at each input under each summand."""
 
     def variance(part: Part, values: Mapping[str, Tensor]) -> Tensor:
-        return part.variance(X[..., places(part)], values)
+        return part.variance(columns_of(X, part.positions), values)
 
-    return _evaluated(kernel, X, summands, variance, (X.shape[-2],))
+    return _evaluated(kernel, X, summands, variance, axes=1)
 
 
 def _evaluated(
@@ -179,10 +114,9 @@ def _evaluated(
     like: Tensor,
     summands: Sequence[Summand],
     compute: Callable[[Part, Mapping[str, Tensor]], Tensor],
-    shape: tuple[int, ...],
+    axes: int,
 ) -> Iterator[Tensor]:
-    """Yield the value of each summand from a function of parts, whose results end in this shape."""
-    axes = len(shape)
+    """Yield the value of each summand from a function of parts, whose results have these axes."""
     values = [{name: v.to(like) for name, v in each.items()} for each in kernel.values()]
     shares = kernel.shares.to(like)
 
@@ -197,9 +131,6 @@ def _evaluated(
     def share(term: int) -> Tensor:
         return shares[..., term].reshape(*shares.shape[:-1], *[1] * axes)
 
-    def level(season: int) -> Tensor:
-        return level_of(values[season]).reshape(*shares.shape[:-1], *[1] * axes)
-
     for summand in summands:
         total: Tensor | float = 0.0
         for term in summand.terms:
@@ -209,19 +140,9 @@ def _evaluated(
                 if len(summand.effect) == 2:
                     product = values[first]["pairs"].reshape(share(term).shape) * product
             else:
-                season = season_of(kernel, term)
-                around = (
-                    factor(j) - level(j) if j == season else factor(j) for j in kernel.terms[term]
-                )
-                product = reduce(mul, around)
+                product = reduce(mul, (factor(j) for j in kernel.terms[term]))
             total = total + share(term) * product
-        for term in summand.levels:
-            season = season_of(kernel, term)
-            others = [factor(j) for j in kernel.terms[term] if j != season]
-            if season is not None:
-                total = total + share(term) * reduce(mul, others, level(season))
-        # A level alone is a number: every pair has it.
-        yield like.new_zeros(shape) + total
+        yield like.new_zeros(()) + total
 
 
 def _of_column(

@@ -1,7 +1,7 @@
 """Linear algebra for numpy arrays and torch tensors, with results in given arrays."""
 
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, nullcontext
 from functools import lru_cache, wraps
@@ -191,6 +191,38 @@ def clip_in_place(array: Array, bound: float) -> Array:
     if isinstance(array, Tensor):
         return array.clamp_(-bound, bound)
     return np.maximum(np.minimum(array, bound, out=array), -bound, out=array)
+
+
+def columns_of(array: Array, positions: Sequence[int]) -> Array:
+    """Return these columns: a view if they are adjacent."""
+    if (adjacent := _slice_of(positions)) is not None:
+        return array[..., adjacent]
+    if isinstance(array, Tensor):
+        return array.index_select(-1, _index_of(positions, array))
+    return array[..., [*positions]]
+
+
+def add_to_columns(array: Array, positions: Sequence[int], values: Array) -> None:
+    """Add values to these columns."""
+    if (adjacent := _slice_of(positions)) is not None:
+        array[..., adjacent] += values
+    elif isinstance(array, Tensor):
+        array.index_add_(-1, _index_of(positions, array), values)
+    else:
+        array[..., [*positions]] += values
+
+
+def _slice_of(positions: Sequence[int]) -> slice | None:
+    """Return adjacent positions as a slice."""
+    first = positions[0] if positions else 0
+    adjacent = [*positions] == [*range(first, first + len(positions))]
+    return slice(first, first + len(positions)) if adjacent else None
+
+
+def _index_of(positions: Sequence[int], like: Tensor) -> Tensor:
+    """Return positions as a tensor; a recorded step cannot copy them to the device."""
+    key = "positions", tuple(positions)
+    return constant(key, lambda: torch.tensor([*positions], device=like.device))
 
 
 def limit_to_zero(array: Array) -> Array:

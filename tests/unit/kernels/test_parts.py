@@ -236,3 +236,19 @@ def test_parts_that_do_not_suit_a_column_raise_an_error(text: str, words: str) -
     with pytest.raises(InvalidInputError) as raised:
         StructuredKernel.from_data(text, 3 * inputs(N), COLUMNS)
     assert words in str(raised.value)
+
+
+def test_a_season_has_the_mean_0_over_its_period() -> None:
+    columns = [ColumnFacts("t")]
+    X = torch.linspace(0, 6, 601, dtype=torch.float64)[:-1].reshape(-1, 1)
+    for lengthscale in (0.3, 1.0, 10.0):
+        kernel = StructuredKernel.from_data("Periodic('t', period=3.0)", X, columns)
+        kernel = StructuredKernel(
+            kernel.expression,
+            (),
+            [{"lengthscale": X.new_tensor([lengthscale]), "period": X.new_tensor([3.0])}],
+        )
+        K = kernel.covariance(X[:5], X).detach()
+        # The trapezoid rule over whole periods is exact to rounding.
+        assert float(K.mean(-1).abs().max()) < 1e-12
+        assert float(kernel.covariance(X[:1], X[:1]).detach()) == pytest.approx(1.0)

@@ -69,6 +69,11 @@ class Part(Leaf):
     smooth: ClassVar[bool] = True
     """Whether the covariance has a derivative in the inputs; levels have none."""
 
+    @property
+    def positions(self) -> tuple[int, ...]:
+        """Positions of the columns, once they are known."""
+        return tuple(map(int, self.columns))
+
     def default_columns(self, columns: Sequence[ColumnFacts]) -> tuple[int, ...]:
         """Return the positions of the columns of a part that names none: those of numbers."""
         return tuple(j for j, column in enumerate(columns) if not column.coded)

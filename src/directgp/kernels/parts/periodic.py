@@ -14,10 +14,17 @@ from directgp.errors import refuse, require
 from directgp.kernels.columns import ColumnFacts
 from directgp.kernels.expression import ColumnName
 from directgp.kernels.parts.base import Evaluation, Link, Part, PartGradient, Values
-from directgp.numerics.arrays import Array, exp_in_place, library_of, limit_to_zero
+from directgp.numerics.arrays import Array, exp_in_place, library_of, limit_to_zero, special_of
 
-# With φ = 2πa/p and ψ = 2πb/p, κ = exp(−(1 − cos(φ − ψ))/ℓ²). Products of (cos φ, sin φ) and
-# (cos ψ, sin ψ) give cos(φ − ψ) and sin(φ − ψ), without a sine of each pair.
+# With φ = 2πa/p, ψ = 2πb/p and z = 1/ℓ²,
+#
+# e = exp(−z (1 − cos(φ − ψ))),     κ = (e − c)/(1 − c),     c = e^−z I₀(z), the mean of e
+#
+# so that the mean of a function over a period is 0: levels and trends belong to other parts.
+# Products of (cos φ, sin φ) and (cos ψ, sin ψ) give cos(φ − ψ) and sin(φ − ψ), without a sine of
+# each pair. For the gradient G in κ and W = z G ∘ e/(1 − c):
+#
+# d log ℓ = 2 ΣW ∘ (1 − cos(φ − ψ)) + 2z c′ ΣG ∘ (1 − κ)/(1 − c),     c′ = dc/dz = e^−z (I₁ − I₀)
 
 _DAYS = {"y": 365.2425, "q": 365.2425 / 4, "mo": 365.2425 / 12, "w": 7.0, "d": 1.0}
 """Days of the units of a period: year, quarter, month, week, day."""
@@ -37,11 +44,12 @@ def period_in_days(text: str) -> float:
 
 @final
 class Periodic(Part):
-    """exp(−2 sin²(π(x − x′)/period)/ℓ²): functions that repeat after each period.
+    """Functions that repeat after each period, with the mean 0 over a period.
 
-    The period is in the unit of the column, or a text such as "1y", "1mo", "1w", "1d", "12h" for a
-    column of dates. A given period is not trained; without one it starts at the range of the column
-    and is trained.
+    The covariance is exp(−2 sin²(π(x − x′)/period)/ℓ²), less its mean and scaled to 1 at x = x′;
+    for long ℓ it is a cosine. The period is in the unit of the column, or a text such as "1y",
+    "1mo", "1w", "1d", "12h" for a column of dates. A given period is not trained; without one it
+    starts at the range of the column and is trained.
     """
 
     parameters: ClassVar[Mapping[str, Link]] = {"lengthscale": "positive", "period": "positive"}
@@ -96,7 +104,11 @@ class Periodic(Part):
         self, a: Float[Tensor, "*#batch m k"], b: Float[Tensor, "*#batch n k"], values: Values
     ) -> Float[Tensor, "*batch m n"]:
         sine = torch.sin(math.pi * (a - b.mT) / values["period"])
-        return torch.exp(-2 * (sine / values["lengthscale"]).square())
+        lengthscale = values["lengthscale"]
+        mean = torch.special.i0e(1 / lengthscale**2)
+        e = torch.exp(-2 * (sine / lengthscale).square())
+        covariance: Tensor = (e - mean) / (1 - mean)
+        return covariance
 
     @override
     def evaluate(self, a: Array, b: Array, values: Values, exact: bool) -> Evaluation:
@@ -112,13 +124,17 @@ class Periodic(Part):
         sin_b = xp.sin(phase_b)
         right = xp.concatenate([cos_b, sin_b], -1)
         cosine = xp.matmul(xp.concatenate([cos_a, sin_a], -1), right.swapaxes(-1, -2))
+        z = 1 / lengthscale**2
         cosine -= 1.0
-        cosine /= lengthscale**2
+        cosine *= z
         # Rounding may give a cosine above 1.
-        K = exp_in_place(limit_to_zero(cosine))
+        e = exp_in_place(limit_to_zero(cosine))
+        special = special_of(b)
+        mean = special.i0e(z)
+        K = (e - mean) / (1 - mean)
 
         def backward(G: Array) -> PartGradient:
-            W = (G * K) / lengthscale**2
+            W = G * e * (z / (1 - mean))
             columns = xp.concatenate([right, b * right], -1)
             by_cos, by_sin, moved_cos, moved_sin = (
                 part[..., None] for part in xp.moveaxis(xp.matmul(W, columns), -1, 0)
@@ -127,7 +143,9 @@ class Periodic(Part):
             sines = sin_a * by_cos - cos_a * by_sin
             cosines = (cos_a * by_cos + sin_a * by_sin).sum(-2)[..., None, :]
             total = W.sum(-1).sum(-1)[..., None, None]
-            gradients = {"lengthscale": 2 * (total - cosines) / lengthscale}
+            by_mean = (G * (1 - K)).sum(-1).sum(-1)[..., None, None] / (1 - mean)
+            by_log = 2 * (total - cosines) + 2 * z * (special.i1e(z) - mean) * by_mean
+            gradients = {"lengthscale": by_log / lengthscale}
             if "period" in self.trained:
                 gaps = a * sines - (sin_a * moved_cos - cos_a * moved_sin)
                 gradients["period"] = turn / period * gaps.sum(-2)[..., None, :]

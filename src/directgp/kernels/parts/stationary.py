@@ -2,7 +2,7 @@
 
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, ClassVar, final
+from typing import ClassVar, final
 
 import torch
 from jaxtyping import Float
@@ -16,7 +16,9 @@ from directgp.kernels.profiles import RBF as INFINITE
 from directgp.kernels.profiles import distances, farthest, of_distance, value_and_slope
 from directgp.numerics.arrays import (
     Array,
+    add_to_columns,
     clip_in_place,
+    columns_of,
     library_of,
     limit_to_zero,
     tensor_of,
@@ -97,9 +99,9 @@ class DistancePart(Part):
         d = a.shape[-1]
         lengthscale = values["lengthscale"]
         weights = 1 / lengthscale + zeros((1, d), b)
-        numbers: Any = self.numbers if self.coded else slice(None)
-        w = weights[..., numbers]
-        near, far = scaled_inputs(a[..., numbers], b[..., numbers], w)
+        numbers = self.numbers
+        w, at, bt = (columns_of(x, numbers) for x in (weights, a, b))
+        near, far = scaled_inputs(at, bt, w)
         half = half_distances(near, far, exact)
         masks = {}
         for j in self.coded:
@@ -115,9 +117,10 @@ class DistancePart(Part):
             Wb = sums[..., :k]
             moved = sums[..., -1:] * near - Wb
             inputs = zeros((*Wb.shape[:-1], d), b)
-            inputs[..., numbers] = -moved * w
+            add_to_columns(inputs, numbers, -moved * w)
             by_log = zeros((*Wb.shape[:-2], 1, d), b)
-            by_log[..., 0, numbers] = (near * (moved - Wb) + sums[..., k:-1]).sum(-2)
+            squares = (near * (moved - Wb) + sums[..., k:-1]).sum(-2)
+            add_to_columns(by_log, numbers, squares[..., None, :])
             for j, mask in masks.items():
                 by_log[..., 0, j] = weights[..., 0, j] ** 2 * (W * mask).sum(-1).sum(-1)
             if lengthscale.shape[-1] == 1:
