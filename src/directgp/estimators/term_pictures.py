@@ -133,12 +133,10 @@ class _Painter:
         self._kinds = model.columns_
 
     def pictures(self, summand: Summand, title: str) -> list[TermPicture]:
-        """Return the pictures of a summand: two of a season that changes, none of a constant."""
+        """Return the pictures of a summand: two of a season that changes, else one."""
         structure = self._parts.structure
         factors = [] if structure is None else factors_of(structure, summand)
         positions = self._parts.positions(summand)
-        if not positions:
-            return []
         of_levels = (Group, Categorical)
         levels = {int(c) for part in factors if isinstance(part, of_levels) for c in part.columns}
         levels |= {j for j in positions if self._facts(j).coded}

@@ -13,7 +13,7 @@ from directgp.kernels.parts.base import Part
 from directgp.kernels.parts.sphere import EARTH
 from directgp.kernels.parts.stationary import DistancePart, RationalQuadratic
 from directgp.kernels.structured import StructuredKernel
-from directgp.kernels.summands import Summand, factors_of, numbers_of_factors, part_of_variance
+from directgp.kernels.summands import Summand, factors_of, numbers_of_factors
 from directgp.text import joined, number, plural
 
 _UNITS = (
@@ -111,12 +111,11 @@ class _Words:
         self._effect = summand.effect
         self._parts = factors_of(kernel, summand)
         self._values = [natural.values[j] for j in numbers_of_factors(kernel, summand)]
-        self._deviation = deviation * math.sqrt(part_of_variance(kernel, summand))
+        share = sum(float(natural.shares[..., term].mean()) for term in summand.terms)
+        self._deviation = deviation * math.sqrt(share)
 
     def name(self) -> str:
         """Return what the summand is."""
-        if not self._parts:
-            return "level"
         groups = [p for p in self._parts if isinstance(p, Group)]
         categories = [p for p in self._parts if isinstance(p, Categorical)]
         rest = [p for p in self._parts if not isinstance(p, Group | Categorical)]
@@ -178,8 +177,6 @@ class _Words:
                 part.with_columns(tuple(column.name for column in self._facts(part)))
                 for part in self._parts
             ]
-        if not parts:
-            return ""
         return repr(parts[0] if len(parts) == 1 else Product(*parts))
 
     @property

@@ -65,37 +65,6 @@ def test_effects_are_those_of_single_columns_and_pairs() -> None:
     ]
 
 
-@pytest.mark.parametrize(
-    ("text", "level"),
-    [
-        ("RBF('date') + Periodic('date', period='1y') * RBF('date')", Summand((0,), levels=(1,))),
-        ("Linear('date') + Periodic('date', period='1y')", Summand((0,), levels=(1,))),
-        ("Group('city') + Periodic('date', period='1y')", Summand((), levels=(1,))),
-        ("RBF('x') + Periodic('date', period='1y') * RBF('date')", Summand((), levels=(1,))),
-    ],
-)
-def test_a_season_is_around_zero_and_its_level_belongs_to_the_trend(
-    text: str, level: Summand
-) -> None:
-    kernel = kernel_of(text, inputs(9))
-    season = Summand((1,))
-    assert {*summands_of(kernel)} == {Summand((0,)), season, level} - {
-        Summand((0,)) if level.terms else None
-    }
-    # 400 points of one period, in scaled days.
-    X = torch.zeros(400, len(COLUMNS), dtype=torch.float64)
-    X[:, 2] = torch.arange(400) / 400 * 3.652425
-    alone = StructuredKernel.from_data("Periodic('date', period='1y')", X, COLUMNS)
-    (K,) = covariances(alone, X, X, [season_alone := Summand((0,))])
-    torch.testing.assert_close(K.mean(-1), torch.zeros(400, dtype=torch.float64))
-    assert summands_of(alone) == [season_alone, Summand((), levels=(0,))]
-
-
-def test_no_level_of_a_season_for_each_group() -> None:
-    kernel = kernel_of("Periodic('date', period='1y') * Group('city') + RBF('date')", inputs(9))
-    assert summands_of(kernel) == [Summand((0,)), Summand((1,))]
-
-
 @pytest.mark.parametrize("text", [*PARTS, *EXPRESSIONS])
 def test_means_of_summands_add_up_to_the_mean_of_f(text: str) -> None:
     X = inputs(14)
@@ -137,7 +106,7 @@ def test_latents_and_float32() -> None:
     with torch.no_grad():
         posterior.u_mean.add_(torch.randn(posterior.u_mean.shape, dtype=torch.float64))
     q = SummandPosterior(posterior).marginals(X)
-    assert q.mean.shape == (4, 3, 14)
+    assert q.mean.shape == (3, 3, 14)
     torch.testing.assert_close(q.mean.sum(0), posterior.predict(X).mean)
     own = posterior.with_own_kernels()
     torch.testing.assert_close(SummandPosterior(own).marginals(X).variance, q.variance)
