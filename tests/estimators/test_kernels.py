@@ -100,6 +100,7 @@ def test_auto_finds_trend_and_season_of_a_series(monkeypatch: pytest.MonkeyPatch
     text = repr(model.posterior_.prior.structure.expression)
     assert "period='1y'" in text
     assert "Linear" in text
+    assert model.beta_path_ is not None
     assert "forecasts from 3 origins" in model.beta_path_.validation
     assert any("Periodic('date', period='1y')" in said for said in model.beta_path_.decisions)
     error = np.sqrt(np.mean((model.predict(X[72:]) - y[72:]) ** 2))
@@ -114,6 +115,7 @@ def test_new_groups_are_validated_by_groups() -> None:
         validation="groups", columns={"person": "group"}, **settings, random_state=0
     )
     by_groups.fit(X, y)
+    assert by_groups.beta_path_ is not None
     assert by_groups.beta_path_.validation.endswith("folds by person")
     chosen = by_groups.beta_path_.points[by_groups.beta_path_.chosen]
     # Validation knows no effect of the held-out people: deviation √(2² + 0.5²), not 0.5.

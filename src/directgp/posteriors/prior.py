@@ -3,7 +3,7 @@
 import copy
 import math
 from collections.abc import Sequence
-from typing import Literal, cast, final, get_args
+from typing import Any, Literal, cast, final, get_args
 
 import numpy as np
 import torch
@@ -165,7 +165,7 @@ class Prior(nn.Module):
         require(known, "kernel of Prior", "a kernel of gpytorch or an expression", kernel)
         positive = 0 < output_scale < math.inf
         require(positive, "output_scale of Prior", "positive and finite", output_scale)
-        self.kernel = kernel
+        self.kernel: Any = kernel
         self.mean_function = ZeroMean() if mean is None else mean
         raw = softplus_inverse(torch.tensor(output_scale, dtype=dtype))
         self.raw_output_scale = nn.Parameter(raw, not isinstance(kernel, ScaleKernel))

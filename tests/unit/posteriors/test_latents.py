@@ -11,6 +11,7 @@ from directgp.errors import InvalidInputError
 from directgp.likelihoods import Softmax
 from directgp.objectives import GibbsLoss, LogLoss, Objective, PointLoss
 from directgp.posteriors import SparsePosterior
+from directgp.posteriors.marginals import Stationary
 from directgp.predictive.moments import class_log_probabilities
 from directgp.training.data import Data, Model, Randomness
 from directgp.training.problems import FreeProblem, HeldProblem, TrainingProblem
@@ -48,7 +49,9 @@ def test_each_latent_is_a_posterior_of_its_own(shared: bool) -> None:
 def test_only_the_means_differ_where_the_kernel_is_shared() -> None:
     many = posterior(shared=True)
     assert many.Z.shape == (6, 2)
-    assert many.prior.natural().kernel.lengthscale.shape == (1, 2)
+    kernel = many.prior.natural().kernel
+    assert isinstance(kernel, Stationary)
+    assert kernel.lengthscale.shape == (1, 2)
     assert many.prior.mean_function.constant.shape == (3,)
 
 
@@ -56,7 +59,9 @@ def test_kernels_of_their_own_start_as_the_shared_one() -> None:
     many = posterior(shared=True)
     own = many.with_own_kernels()
     assert own.Z.shape == (3, 6, 2)
-    assert own.prior.natural().kernel.lengthscale.shape[0] == 3
+    kernel = own.prior.natural().kernel
+    assert isinstance(kernel, Stationary)
+    assert kernel.lengthscale.shape[0] == 3
     before, after = many.predict(X), own.predict(X)
     torch.testing.assert_close(after.mean, before.mean, rtol=1e-12, atol=1e-12)
     torch.testing.assert_close(after.variance, before.variance, rtol=1e-12, atol=1e-12)
