@@ -258,6 +258,16 @@ def test_levels_are_numbers_before_text() -> None:
     assert levels(fitted(flags, np.arange(10.0))) == (False, True)
 
 
+def test_a_gap_in_a_dictionary_of_arrow_is_no_level() -> None:
+    cities = pa.array(["Bern", None, "Chur", "Bern"] * 10).dictionary_encode()
+    table = pa.table({"size": np.arange(40.0), "city": cities})
+    model = SparseGPRegressor(missing="impute", **GAUSSIAN).fit(table, np.arange(40.0))
+    assert model.columns_ is not None
+    assert set(model.columns_.columns[1].levels) == {"Bern", "Chur", None}
+    gaps = pa.table({"size": np.arange(40.0), "city": cities.dictionary_decode()})
+    assert np.array_equal(model.predict(table), model.predict(gaps))
+
+
 def test_unseen_levels_are_not_an_error(model: Any) -> None:
     X = TABLE.assign(city=["Zug", "Genf"] * (N // 2))
     mean, std = model.predict(X, return_std=True)

@@ -1,11 +1,13 @@
 """Kernels that are expressions, chosen by the user or by `fit`."""
 
+from pathlib import Path
+
 import numpy as np
 import pandas as pd
 import pytest
 from sklearn.base import clone
 
-from directgp import SparseGPClassifier, SparseGPCountRegressor, SparseGPRegressor
+from directgp import SparseGPClassifier, SparseGPCountRegressor, SparseGPRegressor, load
 from directgp.errors import InvalidInputError
 from directgp.estimators.base import SparseGPEstimator
 from directgp.kernels import Group, Linear, Matern52, Periodic
@@ -106,6 +108,21 @@ def test_auto_finds_trend_and_season_of_a_series(monkeypatch: pytest.MonkeyPatch
     error = np.sqrt(np.mean((model.predict(X[72:]) - y[72:]) ** 2))
     repeated = np.sqrt(np.mean((y[60:72] - y[72:]) ** 2))
     assert error < 0.6 < repeated
+
+
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+@pytest.mark.filterwarnings("ignore::directgp.errors.DirectGPWarning")
+def test_a_structure_with_a_long_name_is_saved(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(structure, "_STEPS", 3)
+    monkeypatch.setattr(structure, "_INDUCING", 10)
+    X, y = monthly(48)
+    X.columns = ["date of the first day of each month " * 5]
+    model = SparseGPRegressor(effort="fast", likelihood="gaussian", max_iter=5, num_inducing=10)
+    model.set_params(random_state=0).fit(X, y)
+    model.save(tmp_path / "model")
+    assert np.array_equal(load(tmp_path / "model").predict(X), model.predict(X))
 
 
 def test_new_groups_are_validated_by_groups() -> None:

@@ -157,7 +157,11 @@ class ArrowColumn(TableColumn):
     @cached_property
     @override
     def values(self) -> NDArray[Any]:
-        return _in_microseconds(self.column.to_numpy())
+        column = self.column
+        if str(column.type).startswith("dictionary"):
+            # `to_numpy` takes a gap among the codes for the last level.
+            column = column.cast(column.type.value_type)
+        return _in_microseconds(column.to_numpy())
 
 
 @final

@@ -446,7 +446,7 @@ class _PointSpec(Strict):
     difference_error: float
     status: Name = ""
     rmse: float | None = None
-    label: Name = ""
+    label: Text = ""
     weight: float | None = None
 
 
@@ -454,7 +454,7 @@ class _FailureSpec(Strict):
     beta: Size
     hyperparameters: Name
     reason: Text
-    label: Name = ""
+    label: Text = ""
 
 
 class _PathSpec(Strict):
