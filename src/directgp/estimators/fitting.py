@@ -206,7 +206,9 @@ class Fit:
         whole = self._splits(choices, validation, generator)
         decisions: Sequence[str] = ()
         if False in whole:
-            structures, decisions = self.models.search(whole[False])
+            # The race needs the other half of the time.
+            deadline = self.since + (self.settings.time_budget or math.inf) / 2
+            structures, decisions = self.models.search(whole[False], deadline)
             choices = replace(choices, structures=structures)
         state = generator.get_state()
         some = {}

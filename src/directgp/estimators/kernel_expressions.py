@@ -8,7 +8,6 @@ from gpytorch.kernels import Kernel
 from directgp.estimators.column_kinds import ColumnKinds
 from directgp.estimators.preprocessing import Scalings
 from directgp.kernels import RBF, ColumnFacts, Expression, Matern12, Matern32, Matern52, parse
-from directgp.kernels.expression import Leaf
 from directgp.kernels.parts.stationary import DistancePart
 from directgp.registry import KernelName
 
@@ -51,16 +50,6 @@ def column_facts(
             column = replace(column, kind=own.kind, unit=own.unit, num_levels=len(own.levels))
         columns.append(column)
     return columns + [ColumnFacts(f"stack {k}") for k in range(num_stacked)]
-
-
-def with_names(expression: Expression, names: Sequence[str]) -> Expression:
-    """Return an expression with names in place of positions of columns."""
-
-    def named(leaf: Leaf) -> Leaf:
-        columns = tuple(names[c] if isinstance(c, int) else c for c in leaf.columns)
-        return leaf.with_columns(columns)
-
-    return expression.mapped(named)
 
 
 def name_of(expression: Expression, num_columns: int) -> str:

@@ -343,7 +343,9 @@ class Models:
         scale = float(found.output_scale.detach())
         return Prior(kernel, function, scale, dtype=latent.dtype).to(latent.device)
 
-    def search(self, parts: Sequence[Split]) -> tuple[tuple[str, ...], Sequence[str]]:
+    def search(
+        self, parts: Sequence[Split], deadline: float
+    ) -> tuple[tuple[str, ...], Sequence[str]]:
         """Choose structures of the kernel by splits of the rows, for candidates without the stack.
 
         Returns the texts of the kernels, the preferred first, and the decisions in sentences.
@@ -353,7 +355,7 @@ class Models:
             return (), ()
         columns = self._columns[False]
         first = next(iter(self.likelihoods.values()))
-        search = StructureSearch([rough_split(part, first) for part in parts], columns)
+        search = StructureSearch([rough_split(part, first) for part in parts], columns, deadline)
         names = [column.name for column in columns]
         for trial in search.run():
             prior = trial.results[-1].posterior.prior

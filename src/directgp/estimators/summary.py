@@ -13,7 +13,7 @@ from jaxtyping import Float64
 
 from directgp.estimators.decomposition import LatentParts, stored_shares
 from directgp.estimators.explanations import feature_names
-from directgp.estimators.kernel_expressions import name_of, with_names
+from directgp.estimators.kernel_expressions import name_of
 from directgp.estimators.outputs import named
 from directgp.estimators.predictions import PredictingEstimator
 from directgp.likelihoods.capabilities import description
@@ -222,7 +222,7 @@ def kernel_name(model: PredictingEstimator) -> str:
     if prior.structure is not None:
         names = [column.name for column in LatentParts(model).columns]
         return name_of(prior.structure.expression, len(names)) or repr(
-            with_names(prior.structure.expression, names)
+            prior.structure.expression.named(names)
         )
     trained = prior.kernel
     name = f"matern{round(2 * trained.nu)}2" if isinstance(trained, MaternKernel) else "rbf"

@@ -20,7 +20,7 @@ from directgp.datasets.problem import Problem
 from directgp.errors import ModelFileError, NumericalError
 from directgp.estimators.base import SparseGPEstimator
 from directgp.estimators.explanations import Explained, increases
-from directgp.estimators.kernel_expressions import is_text, with_names
+from directgp.estimators.kernel_expressions import is_text
 from directgp.estimators.preprocessing import Scalings
 from directgp.estimators.settings import auto_inducing
 from directgp.experiments.baselines import predict_baseline
@@ -416,7 +416,7 @@ def model_facts(model: SparseGPEstimator) -> ModelFacts:
         if names is not None:
             imputation = model.scalings_.imputation
             names = [*names] if imputation is None else imputation.names([*names])
-            expression = with_names(expression, names)
+            expression = expression.named(names)
         text = repr(expression)
         return ModelFacts(likelihood=likelihood, kernel=text, ard="auto")
     scales = prior.length_scales()

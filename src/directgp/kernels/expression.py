@@ -131,12 +131,11 @@ def _plain(value: object) -> object:
     return value.item() if isinstance(value, np.generic) else value
 
 
-@final
-class Sum(Expression):
-    """The sum of several kernels."""
+class _Compound(Expression):
+    """Several kernels; kernels of the same class are taken apart."""
 
     def __init__(self, *kernels: Expression) -> None:
-        inner = (k.kernels if isinstance(k, Sum) else (k,) for k in kernels)
+        inner = (k.kernels if isinstance(k, type(self)) else (k,) for k in kernels)
         self.kernels: tuple[Expression, ...] = tuple(part for parts in inner for part in parts)
 
     @override
@@ -146,7 +145,12 @@ class Sum(Expression):
 
     @override
     def mapped(self, change: Callable[[Leaf], Expression]) -> Expression:
-        return Sum(*(kernel.mapped(change) for kernel in self.kernels))
+        return type(self)(*(kernel.mapped(change) for kernel in self.kernels))
+
+
+@final
+class Sum(_Compound):
+    """The sum of several kernels."""
 
     @override
     def terms(self, first: int = 0) -> list[tuple[int, ...]]:
@@ -162,21 +166,8 @@ class Sum(Expression):
 
 
 @final
-class Product(Expression):
+class Product(_Compound):
     """The product of several kernels."""
-
-    def __init__(self, *kernels: Expression) -> None:
-        inner = (k.kernels if isinstance(k, Product) else (k,) for k in kernels)
-        self.kernels: tuple[Expression, ...] = tuple(part for parts in inner for part in parts)
-
-    @override
-    def leaves(self) -> Iterator[Leaf]:
-        for kernel in self.kernels:
-            yield from kernel.leaves()
-
-    @override
-    def mapped(self, change: Callable[[Leaf], Expression]) -> Expression:
-        return Product(*(kernel.mapped(change) for kernel in self.kernels))
 
     @override
     def terms(self, first: int = 0) -> list[tuple[int, ...]]:

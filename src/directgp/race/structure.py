@@ -1,6 +1,7 @@
 """Choose the structure of a kernel: add parts to a sum while the validation loss falls."""
 
 import math
+import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple, cast, final
@@ -111,6 +112,9 @@ class StructureSearch:
     columns: Sequence[ColumnFacts]
     """What the columns of the inputs are."""
 
+    deadline: float = math.inf
+    """`time.perf_counter` after which no further structure is tried."""
+
     decisions: list[str] = field(default_factory=list, init=False)
     """What was decided and why, in sentences."""
 
@@ -123,8 +127,7 @@ class StructureSearch:
         The list is empty if no structure is better than the plain kernel of all columns.
         """
         plain = Matern52(*range(len(self.columns)))
-        self._keep(self.trial(plain))
-        best = self._grow()
+        best = self._grow(plain)
         if best is None or best.expression == plain:
             return []
         size = len(best.expression.terms())
@@ -142,9 +145,12 @@ class StructureSearch:
         self._trials += kept
         return kept
 
-    def _grow(self) -> Trial | None:
-        """Add parts to the best structure while the loss falls clearly, and return it."""
-        pool = [*self._series()] or [*self._parts()]
+    def _grow(self, plain: Expression) -> Trial | None:
+        """Add parts to the best structure while the loss falls clearly, and return it.
+
+        The plain kernel is a structure of one part.
+        """
+        pool = [plain, *(self._series() or self._parts())]
         best: Trial | None = None
         for _ in range(_ROUNDS):
             trials = [
@@ -184,6 +190,8 @@ class StructureSearch:
 
     def trial(self, expression: Expression, before: Trial | None = None) -> Trial | None:
         """Train a structure, from the parameters of the one it extends; None if that fails."""
+        if self._trials and time.perf_counter() > self.deadline:
+            return None
         results = []
         losses = []
         try:
@@ -237,7 +245,7 @@ class StructureSearch:
             yield from _trends(j)
             for period in self._periods(j):
                 yield from _seasons(j, period)
-        if plain:
+        if plain and times:
             yield Matern52(*plain)
         if numbers and len(numbers) < len(plain):
             yield Matern52(*numbers)
@@ -267,15 +275,16 @@ class StructureSearch:
         }
         return sorted(shares, key=lambda j: -shares[j])[:_MOST_CODED]
 
-    def _series(self) -> Iterator[Expression]:
-        """Yield trends with a season: either part alone may explain the other one's share."""
-        for j, column in enumerate(self.columns):
-            if column.kind != "time":
-                continue
-            for period in self._periods(j)[:1]:
-                for season in _seasons(j, period):
-                    for trend in _trends(j):
-                        yield Sum(trend, season)
+    def _series(self) -> list[Expression]:
+        """Return trends with a season: either part alone may explain the other one's share."""
+        return [
+            Sum(trend, season)
+            for j, column in enumerate(self.columns)
+            if column.kind == "time"
+            for period in self._periods(j)[:1]
+            for season in _seasons(j, period)
+            for trend in _trends(j)
+        ]
 
     def _periods(self, column: int) -> list[Period]:
         """Return the periods that the targets may have in a column of times."""

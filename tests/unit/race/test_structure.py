@@ -86,3 +86,14 @@ def test_noise_has_no_more_than_one_part() -> None:
     trials = search.run()
     assert all(len(trial.expression.terms()) == 1 for trial in trials)
     assert len(search.decisions) == 1
+
+
+def test_no_further_structure_is_tried_after_the_deadline() -> None:
+    rng = np.random.default_rng(3)
+    X = torch.tensor(np.column_stack([rng.normal(size=60), rng.integers(0, 3, 60)]))
+    y = torch.tensor(rng.normal(size=60))
+    columns = [ColumnFacts("x"), ColumnFacts("g", kind="group", num_levels=3)]
+    search = StructureSearch(splits_of(X, y, Folds(2)), columns, deadline=0.0)
+    # The plain kernel is the first and only one.
+    assert search.run() == []
+    assert len(search.decisions) == 1
