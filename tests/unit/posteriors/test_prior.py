@@ -383,7 +383,7 @@ def test_refuses_unknown_names() -> None:
         Prior.from_data(X1, kernel="rbg")  # type: ignore[arg-type]
     with pytest.raises(InvalidInputError, match=r"mean must be 'zero' or 'constant'\. Got 'one'"):
         Prior.from_data(X1, mean="one")  # type: ignore[arg-type]
-    with pytest.raises(InvalidInputError, match=r"kernel of Prior must be a gpytorch kernel"):
+    with pytest.raises(InvalidInputError, match=r"kernel of Prior must be a kernel of gpytorch"):
         Prior("rbf")
 
 

@@ -14,12 +14,14 @@ from directgp.race.structure import StructureSearch, Trial, rough_split
 from directgp.training.data import Data
 from directgp.training.validation import Folds, Forward, Split, Validation, split
 
+pytestmark = pytest.mark.usefixtures("without_shape_checks")
+
 
 @pytest.fixture(autouse=True)
 def _small_models(monkeypatch: pytest.MonkeyPatch) -> None:
     """Train for a few steps with few inducing inputs."""
-    monkeypatch.setattr(structure, "_STEPS", 15)
-    monkeypatch.setattr(structure, "_INDUCING", 25)
+    monkeypatch.setattr(structure, "_STEPS", 10)
+    monkeypatch.setattr(structure, "_INDUCING", 20)
 
 
 def splits_of(X: torch.Tensor, y: torch.Tensor, validation: Validation) -> list[Split]:
