@@ -161,8 +161,8 @@ class Prior(nn.Module):
         dtype: torch.dtype = torch.float64,
     ) -> None:
         super().__init__()
-        known = isinstance(kernel, Kernel | StructuredKernel)
-        require(known, "kernel of Prior", "a kernel of gpytorch or an expression", kernel)
+        is_kernel = isinstance(kernel, Kernel | StructuredKernel)
+        require(is_kernel, "kernel of Prior", "a kernel of gpytorch or an expression", kernel)
         positive = 0 < output_scale < math.inf
         require(positive, "output_scale of Prior", "positive and finite", output_scale)
         self.kernel: Any = kernel

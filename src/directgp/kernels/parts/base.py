@@ -10,7 +10,7 @@ from torch import Tensor
 from directgp.errors import require
 from directgp.kernels.columns import ColumnFacts
 from directgp.kernels.expression import Leaf
-from directgp.numerics.arrays import Array
+from directgp.numerics.arrays import Array, zeros
 
 Link = Literal["positive", "unit", "real"]
 """Range of a parameter: above 0 by softplus, between 0 and 1 by the logistic function, or all."""
@@ -121,5 +121,5 @@ class Part(Leaf):
         """
 
     def evaluate_variance(self, b: Array, values: Values) -> VarianceEvaluation:
-        """Compute the variance at each input of a part without `unit_variance`."""
-        raise NotImplementedError
+        """Compute the variance at each input; 1 for parts with `unit_variance`."""
+        return VarianceEvaluation(zeros(b.shape[:-1], b) + 1, lambda g: {})
