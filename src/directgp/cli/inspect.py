@@ -137,9 +137,9 @@ def _column_lines(columns: Sequence[Any]) -> Iterable[str]:
             levels = ", ".join(column.levels)
             yield f"{column.name}: a category, {column.base} (base), {levels}"
         elif isinstance(column, LevelColumn):
-            known = [*map(str, column.levels), *(["(missing)"] if column.gaps else [])]
-            more = len(known) - _MAX_SHOWN
-            shown = ", ".join(known[:_MAX_SHOWN]) + (f" and {more:,} more" if more > 0 else "")
+            names = [*map(str, column.levels), *(["(missing)"] if column.gaps else [])]
+            more = len(names) - _MAX_SHOWN
+            shown = ", ".join(names[:_MAX_SHOWN]) + (f" and {more:,} more" if more > 0 else "")
             yield f"{column.name}: a {column.use} of levels, {shown}"
 
 

@@ -610,7 +610,7 @@ def _learn_plain(
 
 
 def recurs(num_levels: int, rows: int) -> bool:
-    """Return whether text with so many levels is categories, not identifiers or free text."""
+    """Return whether the levels of a column of text are few, and do not differ in every row."""
     few = num_levels <= MAX_LEVELS_ALWAYS or num_levels <= min(rows / _ROWS_PER_LEVEL, _MAX_LEVELS)
     return few and not num_levels == rows > 2
 

@@ -87,8 +87,8 @@ class EncodedColumn:
     def has_dates(self) -> bool:
         """Whether all levels are dates or times of ISO 8601."""
         texts = [level for level in self.levels if isinstance(level, str)]
-        known = [level for level in self.levels if level is not None]
-        return bool(texts) and len(texts) == len(known) and all(map(_moment_of_text, texts))
+        present = [level for level in self.levels if level is not None]
+        return bool(texts) and len(texts) == len(present) and all(map(_moment_of_text, texts))
 
     def encoded(self, column: TableColumn, who: str, gaps: bool) -> Values:
         """Return the numbers of a column of new rows; NaN for gaps.

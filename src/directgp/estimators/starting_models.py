@@ -325,23 +325,19 @@ class Models:
             function.constant = latent.mean()
         return Prior(copy.deepcopy(own), function, dtype=X.dtype).to(X.device)
 
-    def _of_structure(self, found: Prior, likelihood: Likelihood, mean: MeanName) -> Prior:
+    def _of_structure(self, searched: Prior, likelihood: Likelihood, mean: MeanName) -> Prior:
         """Return a prior with the kernel of a search, and its parameters if f has their scale."""
+        X = self._data[False].X
         latent = rough_latent(likelihood, self._table.y)
-        kernel = copy.deepcopy(found.structure)
+        columns = self._columns[False]
+        expression = searched.kernel.expression
+        prior = Prior.from_data(X, latent, kernel=expression, mean=mean, columns=columns)
         first = next(iter(self.likelihoods.values()))
-        if kernel is None:
-            raise ValueError("the prior of a structure has an expression")
-        if likelihood.latent_scale != first.latent_scale or latent is None:
-            X = self._data[False].X
-            expression = kernel.expression
-            columns = self._columns[False]
-            return Prior.from_data(X, latent, kernel=expression, mean=mean, columns=columns)
-        function: Mean = ConstantMean() if mean == "constant" else ZeroMean()
-        if isinstance(function, ConstantMean):
-            function.constant = latent.mean()
-        scale = float(found.output_scale.detach())
-        return Prior(kernel, function, scale, dtype=latent.dtype).to(latent.device)
+        if likelihood.latent_scale == first.latent_scale and latent is not None:
+            prior.kernel.load_state_dict(searched.kernel.state_dict())
+            with torch.no_grad():
+                prior.raw_output_scale.copy_(searched.raw_output_scale)
+        return prior
 
     def search(
         self, parts: Sequence[Split], deadline: float

@@ -81,7 +81,7 @@ _REFERENCE = (date(2001, 1, 1) - date(1970, 1, 1)).days
 """A Monday and first of January: periods of a year, a week and a day begin there."""
 
 _FORMATS = {_YEAR: "%b", 7.0: "%a", 1.0: "%H:%M"}
-"""Format of dates within a period of so many days."""
+"""Maps a largest number of days of a period to the format of dates within it."""
 
 
 def term_pictures(

@@ -65,9 +65,9 @@ def periods_of(times: Times, values: Times, *, in_days: bool) -> list[Period]:
     if in_days:
         lengths = {text: period_in_days(text) for text in reversed(_CALENDAR)}
         calendar = {text: p for text, p in lengths.items() if shortest <= p <= longest}
-    found = [_named(p, calendar) for p in _peaks(t, values[order], shortest, longest)]
+    peaks = [_named(p, calendar) for p in _peaks(t, values[order], shortest, longest)]
     rest = [Period(length, text) for text, length in calendar.items()]
-    return list(dict.fromkeys([*found, *rest]))
+    return list(dict.fromkeys([*peaks, *rest]))
 
 
 def _named(length: float, calendar: dict[str, float]) -> Period:

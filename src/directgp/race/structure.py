@@ -183,7 +183,7 @@ class StructureSearch:
         names = [column.name for column in self.columns]
         text = repr(after.expression.named(names))
         if before is None:
-            self.decisions.append(f"Kernel: {text}, with the lowest loss of one part.")
+            self.decisions.append(f"Kernel: {text}, with the lowest loss of the first structures.")
         else:
             fall = number(before.loss - after.loss, 2)
             self.decisions.append(f"Kernel: {text}. The last part lowers the loss by {fall}.")
